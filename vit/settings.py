@@ -1,5 +1,273 @@
-"""The one table of keys."""
+"""The one table of keys: what a user may set, its type, range, default and meaning, and which values go together.
+
+Torch is not imported here, so that a mistake is answered in well under a second.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 
 class UserError(Exception):
     """A mistake that the user can mend. Its message, one line, is all that is shown."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the table knows of one key beside its type and default."""
+
+    meaning: str
+    group: str
+    at_least: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    name: str | None = None  # as it is typed, where that is no Python name: data.root
+    resumable: bool = False  # may differ when a run is resumed
+
+
+def _key(default: Any, meaning: str, group: str, **facts: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"key": Key(meaning, group, **facts)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """Values that passed the checks of the table."""
+
+    program: ClassVar[str]
+    purpose: ClassVar[str]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object]) -> Self:
+        """Check values, keyed by the names that users type, one by one and jointly. Missing ones take their default.
+
+        Raises UserError with what would be valid.
+        """
+        for name in values:
+            refuse_unknown(name, cls.names())
+        hints = typing.get_type_hints(cls)
+        checked = {
+            field.name: _checked(name, field.metadata["key"], hints[field.name], values[name])
+            for name, field in cls.fields().items()
+            if name in values
+        }
+        settings = cls(**checked)
+        settings.check_jointly()
+        return settings
+
+    @classmethod
+    def check_one(cls, name: str, value: object) -> Any:
+        """One value, checked by type and range, as `values` would show it. Raises UserError."""
+        field = cls.fields()[name]
+        checked = _checked(name, field.metadata["key"], typing.get_type_hints(cls)[field.name], value)
+        return list(checked) if isinstance(checked, tuple) else checked
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field]:
+        """The table's rows, keyed by the names that users type."""
+        return {field.metadata["key"].name or field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return list(cls.fields())
+
+    @classmethod
+    def resumable(cls) -> set[str]:
+        """The keys that may differ when a run is resumed."""
+        return {name for name, field in cls.fields().items() if field.metadata["key"].resumable}
+
+    def values(self) -> dict[str, Any]:
+        """Plain values, keyed by the names that users type."""
+        plain = {name: getattr(self, field.name) for name, field in self.fields().items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+    def check_jointly(self) -> None:
+        """Raise UserError if values that are right one by one do not go together."""
+
+
+def refuse_unknown(name: str, known: Iterable[str]) -> None:
+    """Raise UserError naming the nearest real key if name is none of the known ones."""
+    known = list(known)
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    advice = f"did you mean {near[0]}?" if near else "--help lists them all"
+    raise UserError(f"{name} is not a key here; {advice}")
+
+
+def _checked(name: str, key: Key, hint: Any, value: Any) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    optional = type(None) in kinds
+    kind = kinds[0]
+    if value is None and optional:
+        return None
+    wanted = describe(key, hint)
+    if value is None or value == "None":
+        raise UserError(f"{name}={value}: " + ("for none write null" if optional else f"{name} is {wanted}"))
+    if isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
+        right = len(value) == 2 and all(type(side) is int and side >= 1 for side in value)
+        checked: Any = tuple(value) if right else None
+    elif typing.get_origin(kind) is tuple:
+        checked = (value, value) if type(value) is int and value >= 1 else None
+    elif kind is float:
+        checked = float(value) if type(value) in (int, float) and math.isfinite(value) else None
+    elif kind is str and not key.choices:
+        checked = str(value) if type(value) in (int, float, str) and value != "" else None
+    else:
+        checked = value if type(value) is kind else None
+    if checked is None or not _in_range(key, checked):
+        near = difflib.get_close_matches(str(value), key.choices, n=1)
+        raise UserError(f"{name}={value}: {name} is {wanted}" + (f"; did you mean {near[0]}?" if near else ""))
+    return checked
+
+
+def _in_range(key: Key, value: Any) -> bool:
+    if key.choices:
+        return value in key.choices
+    return (
+        (key.at_least is None or value >= key.at_least)
+        and (key.at_most is None or value <= key.at_most)
+        and (key.below is None or value < key.below)
+    )
+
+
+def describe(key: Key, hint: Any) -> str:
+    """Type and range in words, e.g. 'a whole number, at least 1'."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if key.choices:
+        words = "one of " + " ".join(key.choices)
+    else:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(
+            kinds[0], "a whole number or [height,width]"
+        )
+    bounds = {"at least": key.at_least, "at most": key.at_most, "below": key.below}
+    ranges = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+    return ", ".join([words, *ranges]) + (", or null" if type(None) in kinds else "")
+
+
+def divisors(number: int) -> str:
+    """The divisors of a number in words, the first eight."""
+    found = [str(i) for i in range(1, number + 1) if number % i == 0]
+    return " ".join(found[:8]) + (" …" if len(found) > 8 else "")
+
+
+_POSITIVE = {"at_least": 1}
+_FRACTION = {"at_least": 0, "below": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(_Settings):
+    """The keys of scripts/train.py."""
+
+    program: ClassVar[str] = "train"
+    purpose: ClassVar[str] = "Train a Vision Transformer, e.g. python scripts/train.py heads=8 data=shapes"
+
+    heads: int = _key(8, "attention heads of each layer; divides dim", "model", **_POSITIVE)
+    dim: int = _key(192, "width of a token", "model", **_POSITIVE)
+    depth: int = _key(6, "encoder layers", "model", **_POSITIVE)
+    patch_size: int = _key(4, "side of a patch in pixels; divides image_size", "model", **_POSITIVE)
+    mlp_ratio: float = _key(4.0, "hidden width of the MLP over dim", "model", at_least=0.01, at_most=64)
+    pool: str = _key(
+        "mean",
+        "tokens to one vector: class token, mean, learned weights",
+        "model",
+        choices=("mean", "cls", "sequence"),
+    )
+    position: str = _key("learned", "position embedding", "model", choices=("learned", "sincos"))
+    qkv_bias: bool = _key(True, "a bias in the q, k, v projection", "model")
+    dropout: float = _key(0.0, "dropout after attention and in the MLP", "model", **_FRACTION)
+    attention_dropout: float = _key(0.0, "dropout on attention weights", "model", **_FRACTION)
+
+    recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
+    epochs: int = _key(8, "passes over the training images", "learning", resumable=True, **_POSITIVE)
+    batch_size: int = _key(256, "images in a step, over all devices", "learning", **_POSITIVE)
+    optimizer: str = _key(
+        "muon", "muon: for the encoder's matrices, AdamW for the rest", "learning", choices=("muon", "adamw")
+    )
+    lr: float = _key(1e-3, "peak learning rate of AdamW", "learning", at_least=0, at_most=10)
+    muon_lr: float = _key(0.02, "peak learning rate of Muon", "learning", at_least=0, at_most=10)
+    weight_decay: float = _key(0.05, "decoupled weight decay of matrices", "learning", at_least=0, at_most=10)
+    warmup: float = _key(0.1, "share of all steps in which the rate rises", "learning", at_least=0, at_most=1)
+    label_smoothing: float = _key(0.1, "share of the target spread evenly", "learning", **_FRACTION)
+    clip: float = _key(0.0, "largest gradient norm; 0: no clipping", "learning", at_least=0)
+
+    data: str = _key("cifar10", "source of the images", "data", choices=("cifar10", "folder", "shapes"))
+    data_root: str | None = _key(
+        None,
+        "where they are: a folder, or for data=folder also a zip",
+        "data",
+        name="data.root",
+        resumable=True,
+    )
+    data_url: str | None = _key(
+        None, "download CIFAR-10 from here instead (https)", "data", name="data.url", resumable=True
+    )
+    image_size: tuple[int, int] = _key((32, 32), "height and width; a folder's images are resized to it", "data")
+    validation: int = _key(5000, "training images kept aside to choose by; 0: none", "data", at_least=0)
+    crop: int = _key(4, "random shift in training by up to so many pixels", "data", at_least=0)
+    flip: bool = _key(True, "random left-right flip in training", "data")
+    seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
+
+    device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"), resumable=True)
+    devices: int = _key(1, "how many of them", "run", resumable=True, **_POSITIVE)
+    precision: str = _key(
+        "auto",
+        "auto: bf16 where the device multiplies it natively",
+        "run",
+        choices=("auto", "32-true", "bf16-mixed", "16-mixed"),
+    )
+    compile: bool = _key(False, "torch.compile the network", "run", resumable=True)
+    workers: int = _key(0, "processes that fetch batches; memory needs none", "run", at_least=0, resumable=True)
+    runs: str = _key("runs", "parent of the run folders", "run", resumable=True)
+    resume: str | None = _key(None, "run folder (or its checkpoint) to go on with", "run", resumable=True)
+
+    def check_jointly(self) -> None:
+        if self.dim % self.heads:
+            raise UserError(f"heads={self.heads} does not divide dim={self.dim}; heads can be {divisors(self.dim)}")
+        if any(side % self.patch_size for side in self.image_size):
+            size = show(list(self.image_size))
+            fitting = divisors(math.gcd(*self.image_size))
+            raise UserError(
+                f"patch_size={self.patch_size} does not divide image_size={size}; patch_size can be {fitting}"
+            )
+        if self.position == "sincos" and self.dim % 4:
+            raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
+        if self.crop >= min(self.image_size):
+            raise UserError(f"crop={self.crop} must be smaller than image_size={show(list(self.image_size))}")
+        if self.data == "folder" and self.data_root is None and self.resume is None:
+            raise UserError("data=folder needs data.root=PATH: a folder or zip with train/CLASS/… and test/CLASS/…")
+        if self.batch_size % self.devices:
+            raise UserError(f"batch_size={self.batch_size} must be divisible by devices={self.devices}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings(_Settings):
+    """The keys of scripts/evaluate.py."""
+
+    program: ClassVar[str] = "evaluate"
+    purpose: ClassVar[str] = "Score a checkpoint on the test images: python scripts/evaluate.py checkpoint=RUN"
+
+    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    data_root: str | None = _key(None, "where the images are, as in training", "data", name="data.root")
+    data_url: str | None = _key(None, "download CIFAR-10 from here instead (https)", "data", name="data.url")
+    batch_size: int = _key(256, "images at once; changes no digit", "run", **_POSITIVE)
+    device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
+
+    def check_jointly(self) -> None:
+        if self.checkpoint is None:
+            raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+
+
+def show(value: object) -> str:
+    """A value as it is typed on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        sides = [show(side) for side in value]
+        return sides[0] if len(set(sides)) == 1 else f"[{','.join(sides)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,5 @@
+"""How the network learns, and the checkpoints that it leaves."""
+
+from vit.training.checkpoint import Facts, load
+
+__all__ = ["Facts", "load"]

@@ -1,0 +1,271 @@
+"""From the words of a command line to checked settings: the only file that knows Hydra.
+
+    words ─ _read_words: names and quotes ─► hydra.main: table, YAML files, words ─► Settings.from_values ─► vit.runs
+
+Torch is imported by vit.runs, after every check, so that a mistake is answered in well under a second.
+"""
+
+import re
+import sys
+import textwrap
+import time
+import traceback
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from vit.settings import EvaluateSettings, TrainSettings, UserError, describe, refuse_unknown, show
+
+if typing.TYPE_CHECKING:
+    from vit.runs.train import Outcome
+
+Settings = type[TrainSettings] | type[EvaluateSettings]
+GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
+
+
+def train(configs: Path) -> None:
+    """scripts/train.py. Leaves the process with status 0 only if every job succeeded."""
+    began = time.time()
+    done: list[tuple[str, Outcome | str]] = []
+
+    def job(config: DictConfig) -> None:
+        chosen = HydraConfig.get()
+        typed = {word.partition("=")[0]: word for word in chosen.overrides.task}
+        many = chosen.mode == RunMode.MULTIRUN
+        title = " ".join(typed.values())
+        try:
+            groups = {group: chosen.runtime.choices[group] for group in GROUPS}
+            settings = TrainSettings.from_values({**_flat(config), **groups})
+            if many and settings.devices > 1:
+                raise UserError(_NO_SWEEP)
+            from vit.runs.train import train as run
+
+            outcome = run(
+                settings, _who_set(settings, typed, configs), typed=typed, began=time.time() if many else began
+            )
+            if outcome is not None:
+                done.append((title, outcome))
+        except UserError as error:
+            done.append((title, _one_line(error)))
+            _complain(error)
+        except Exception as error:
+            if hasattr(error, "status"):  # vit.training.signals.Stopped
+                sys.exit(error.status)
+            done.append((title, f"{type(error).__name__}: {_one_line(error)}"))
+            traceback.print_exc()
+
+    _run(TrainSettings, configs, job)
+    if len(done) > 1:
+        _rank(done)
+    sys.exit(int(any(isinstance(outcome, str) for _, outcome in done)))
+
+
+def evaluate(configs: Path) -> None:
+    """scripts/evaluate.py. Training keys may be typed too, and are refused if they contradict the checkpoint."""
+    claimed: dict[str, Any] = {}
+    failed: list[Exception] = []
+
+    def job(config: DictConfig) -> None:
+        try:
+            settings = EvaluateSettings.from_values(_flat(config))
+            from vit.runs.evaluate import evaluate as run
+
+            run(settings, claimed)
+        except UserError as error:
+            failed.append(error)
+            _complain(error)
+        except Exception as error:
+            failed.append(error)
+            traceback.print_exc()
+
+    _run(EvaluateSettings, configs, job, claimed)
+    sys.exit(int(bool(failed)))
+
+
+_NO_SWEEP = "--multirun trains one job after the other on one device each: leave devices out"
+
+
+def _run(table: Settings, configs: Path, job: Callable, claimed: dict[str, Any] | None = None) -> None:
+    """Check the words, then let Hydra compose the configuration and call the job."""
+    try:
+        sys.argv[1:] = _read_words(sys.argv[1:], table, configs, claimed)
+    except UserError as error:
+        _complain(error)
+        sys.exit(2)
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(help_text(table))
+        return
+    ConfigStore.instance().store(name="schema", node=_schema(table))
+    try:
+        hydra.main(config_path=str(configs), config_name=table.program, version_base="1.3")(job)()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _read_words(words: list[str], table: Settings, configs: Path, claimed: dict[str, Any] | None) -> list[str]:
+    """The words as Hydra takes them: options first, values quoted where its grammar needs it.
+
+    Training keys given to evaluate go to `claimed`. Raises UserError for whatever is no key.
+    """
+    for word in words:
+        name = word.lstrip("-").partition("=")[0]
+        if word.startswith("--") and name in table.names():
+            raise UserError(f"{word}: keys have no dashes; write {name}=VALUE")
+    arguments, unknown = get_args_parser().parse_known_intermixed_args(words)
+    if unknown:
+        raise UserError(f"{unknown[0]} is not an option; settings are written key=value, and --help lists them")
+    options = [word for word in words if word not in arguments.overrides]
+    folders = [configs, *([Path(arguments.config_dir)] if arguments.config_dir else [])]
+    kept = []
+    for word in arguments.overrides:
+        name, sign, value = word.partition("=")
+        if name.startswith("hydra.") or "/" in name:
+            kept.append(word)
+            continue
+        known = [*table.names(), *(TrainSettings.names() if claimed is not None else [])]
+        if not sign:
+            near = [name for name in known if name == word.lstrip("+~-")]
+            raise UserError(f"{word} is not key=value" + (f"; write {near[0]}=VALUE" if near else ""))
+        if name[:1] in "+~":
+            refuse_unknown(name.lstrip("+~"), known)
+            raise UserError(f"{word}: every key is there already; write {name.lstrip('+~')}={value}")
+        refuse_unknown(name, known)
+        override = _parse(word, many=arguments.multirun, text=_is_text(name, table))
+        if override.is_sweep_override() and not arguments.multirun:
+            raise UserError(f"{word} names several values; add --multirun to train each")
+        if name == "devices" and arguments.multirun and value != "1":
+            raise UserError(_NO_SWEEP)
+        if name not in table.names():
+            assert claimed is not None
+            claimed[name] = TrainSettings.check_one(name, override.value())
+            continue
+        if name in GROUPS:
+            _check_choice(name, override, folders)
+        kept.append(override.input_line or word)
+    return options + kept
+
+
+def _is_text(name: str, table: Settings) -> bool:
+    field = table.fields().get(name)
+    return field is not None and typing.get_type_hints(table)[field.name] in (str, str | None) and name not in GROUPS
+
+
+def _parse(word: str, *, many: bool, text: bool) -> Override:
+    """Read key=value by Hydra's grammar, and where it does not fit, or would change a text, with the value quoted."""
+    name, _, value = word.partition("=")
+    parser = OverridesParser.create()
+    quoted = f"{name}={_quoted(value)}"
+    if text and not many and value not in ("null", "") and value[0] not in "'\"":
+        return parser.parse_override(quoted)
+    try:
+        return parser.parse_override(word)
+    except OverrideParseException:
+        return parser.parse_override(quoted)
+
+
+def _quoted(value: str) -> str:
+    value = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return "'" + value.replace("${", "\\${") + "'"
+
+
+def _check_choice(name: str, override: Override, folders: list[Path]) -> None:
+    there = sorted({file.stem for folder in folders for file in (folder / name).glob("*.yaml")})
+    many = override.is_sweep_override() and override.is_discrete_sweep()
+    for choice in override.sweep_string_iterator() if many else [str(override.value())]:
+        if choice not in there:
+            raise UserError(f"{name}={choice}: {name} is one of {' '.join(there)}")
+
+
+def _schema(table: Settings) -> dict[str, Any]:
+    """The table's defaults, nested as Hydra wants them: data.root below data."""
+    schema: dict[str, Any] = {}
+    for name, field in table.fields().items():
+        group, _, leaf = name.rpartition(".")
+        if name not in GROUPS:
+            value = list(field.default) if isinstance(field.default, tuple) else field.default
+            (schema.setdefault(group, {}) if group else schema)[leaf] = value
+    return schema
+
+
+def _flat(config: DictConfig) -> dict[str, Any]:
+    def walk(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in node.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
+
+    return dict(walk(typing.cast(dict, OmegaConf.to_container(config, resolve=True)), ""))
+
+
+def _who_set(settings: TrainSettings, typed: Mapping[str, str], configs: Path) -> dict[str, str]:
+    """For each key that was typed, or whose value is not the table's: who set it."""
+    files = {
+        f"data={settings.data}": configs / "data" / f"{settings.data}.yaml",
+        f"recipe={settings.recipe}": configs / "recipe" / f"{settings.recipe}.yaml",
+        "train.yaml": configs / "train.yaml",
+    }
+    inside = {label: set(typing.cast(dict, OmegaConf.load(f))) if f.is_file() else set() for label, f in files.items()}
+    given = {}
+    for name, field in TrainSettings.fields().items():
+        if name in typed:
+            given[name] = "command line"
+        elif getattr(settings, field.name) != field.default and name not in GROUPS:
+            given[name] = next((label for label, keys in inside.items() if name in keys), "a config folder")
+    return given
+
+
+def _rank(done: list[tuple[str, "Outcome | str"]]) -> None:
+    """The closing table of a sweep: by validation accuracy, since the test set never chooses; the failed last."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def place(entry: tuple[str, "Outcome | str"]) -> float:
+        outcome = entry[1]
+        return float("inf") if isinstance(outcome, str) else -(outcome.validation_accuracy or 0)
+
+    table = Table("job", "validation", "test", "run or reason")
+    for title, outcome in sorted(done, key=place):
+        if isinstance(outcome, str):
+            table.add_row(title, "failed", "", outcome)
+        else:
+            validation = outcome.validation_accuracy
+            chosen = "none" if validation is None else f"{100 * validation:.2f} %"
+            table.add_row(title, chosen, f"{100 * outcome.test.accuracy:.2f} %", outcome.folder.name)
+    Console().print(table)
+
+
+def help_text(table: Settings) -> str:
+    """Every key with its default, type and meaning, for 80 columns."""
+    hints = typing.get_type_hints(table)
+    lines = [table.purpose, "", "Settings are written key=value, in any order:"]
+    group = ""
+    for name, field in table.fields().items():
+        key = field.metadata["key"]
+        if key.group != group:
+            group = key.group
+            lines += ["", f"{group}:"]
+        start = f"{name}={show(field.default)}"
+        text = f"{key.meaning} ({describe(key, hints[field.name])})"
+        lines += textwrap.wrap(f"  {start:26} {text}", width=80, subsequent_indent=" " * 29)
+    lines += ["", "Options: --multirun (-m) trains each of heads=2,4,8; --cfg job prints the settings and stops."]
+    return "\n".join(lines)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _complain(error: UserError) -> None:
+    print(f"error: {_one_line(error)}", file=sys.stderr, flush=True)

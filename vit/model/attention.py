@@ -1,0 +1,76 @@
+"""Multi-head self-attention, and the choice of the kernel that computes it."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# On a CPU the explicit products win up to so many tokens: in bf16 the fused kernel's backward alone takes half a step.
+EXPLICIT_TOKENS = {torch.bfloat16: 256, torch.float32: 96}
+
+
+def attention_kernel(tokens: int, *, device: str, dtype: torch.dtype) -> str:
+    """'explicit' (weights are formed, then applied) or 'fused' (`scaled_dot_product_attention`)."""
+    return "explicit" if device == "cpu" and tokens <= EXPLICIT_TOKENS.get(dtype, 0) else "fused"
+
+
+class MultiHeadSelfAttention(nn.Module):
+    """Each head compares every token with every other and mixes their values: (B,T,D) → (B,T,D).
+
+    Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError if heads does not divide dim.
+
+        x ─ qkv ─ split ─► q, k, v (B,h,T,d) ─► weights = softmax(q kᵀ / √d) (B,h,T,T) ─ @ v ─ combine ─ proj ─►
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        qkv_bias: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"heads={heads} does not divide dim={dim}")
+        self.heads = heads
+        self.scale = (dim // heads) ** -0.5  # the width of a head, not of the token
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.attention_dropout = nn.Dropout(attention_dropout)
+        self.proj = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split_heads(x)
+        if attention_kernel(x.shape[1], device=q.device.type, dtype=q.dtype) == "explicit":
+            mixed = self.attention_dropout(self.weights(q, k)) @ v
+        else:
+            dropout = self.attention_dropout.p if self.training else 0.0
+            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return self.combine_heads(mixed)
+
+    def attend(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The same output, and the weights (B,h,T,T) that made it, before dropout; rows sum to 1 over the keys.
+
+        `edit` takes the weights and returns those to use instead, e.g. with a head set to zero.
+        """
+        q, k, v = self.split_heads(x)
+        weights = self.weights(q, k)
+        if edit is not None:
+            weights = edit(weights)
+        return self.combine_heads(self.attention_dropout(weights) @ v), weights
+
+    def split_heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B,T,D) → q, k, v, each (B,h,T,d)."""
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        """softmax(q kᵀ / √d): (B,h,T,T), queries in rows."""
+        return (q * self.scale @ k.transpose(-2, -1)).softmax(dim=-1)
+
+    def combine_heads(self, mixed: Tensor) -> Tensor:
+        """(B,h,T,d) → (B,T,D), through the output projection."""
+        return self.dropout(self.proj(mixed.transpose(1, 2).flatten(2)))

@@ -1,0 +1,123 @@
+"""The Vision Transformer: assembles the parts in the order in which data passes."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit.model.encoder import EncoderLayer
+from vit.model.initialization import initialize
+from vit.model.patch_embedding import PatchEmbedding
+from vit.model.pooling import POOLS, Pool
+from vit.model.position import POSITIONS
+
+
+class Attention(NamedTuple):
+    """What `ViT.attend` saw. Everything in float32."""
+
+    logits: Tensor  # (B,K)
+    maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T): queries in rows, which sum to 1
+    readout: Tensor  # (B,T): the weight of each token in the pooled vector
+    features: Tensor  # (B,D): the pooled vector, which the head classifies
+
+
+class ViT(nn.Module):
+    """An image classifier: (B,C,H,W) → logits (B,K). Dosovitskiy et al. 2021 (arXiv 2010.11929).
+
+    image_size is a side or (height, width) in pixels. Raises ValueError where sizes do not fit together.
+
+        images ─ patch_embedding ─► (B,N,D) ─ class token, position ─► (B,T,D) ─ layers ─ norm ─ pool ─► (B,D) ─ head ─►
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: int | tuple[int, int] = 32,
+        patch_size: int = 4,
+        channels: int = 3,
+        classes: int = 10,
+        dim: int = 192,
+        depth: int = 6,
+        heads: int = 8,
+        mlp_ratio: float = 4.0,
+        pool: str = "mean",
+        position: str = "learned",
+        qkv_bias: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        _refuse_unknown("pool", pool, POOLS)
+        _refuse_unknown("position", position, POSITIONS)
+        self.patch_embedding = PatchEmbedding(size, patch_size, channels=channels, dim=dim)
+        self.pool: Pool = POOLS[pool](dim)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if self.prefix_tokens else None
+        self.position: nn.Module = POSITIONS[position](self.grid, dim, prefix_tokens=self.prefix_tokens)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(
+            EncoderLayer(
+                dim,
+                heads,
+                mlp_ratio=mlp_ratio,
+                qkv_bias=qkv_bias,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, classes)
+
+        initialize(self)
+        nn.init.zeros_(self.head.weight)  # the first loss is ln K
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.patch_embedding.grid
+
+    @property
+    def prefix_tokens(self) -> int:
+        """How many tokens that are no patch stand before the patches."""
+        return self.pool.prefix_tokens
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.embed(images)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.pool(self.norm(x)))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(B,C,H,W) → (B,T,D)."""
+        x = self.patch_embedding(images)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        return self.dropout(self.position(x))
+
+    def attend(self, images: Tensor, edit: Callable[[int, Tensor], Tensor] | None = None) -> Attention:
+        """The same forward pass in float32, with everything that it attended to. Gradients flow.
+
+        `edit(layer, weights)` takes a layer's index and its weights (B,h,T,T) and returns those to use instead.
+        """
+        maps = []
+        with torch.autocast(images.device.type, enabled=False):
+            x = self.embed(images)
+            for index, layer in enumerate(self.layers):
+                x, weights = layer.attend(x, edit and functools.partial(edit, index))  # type: ignore[operator]
+                maps.append(weights)
+            x = self.norm(x)
+            features = self.pool(x)
+            return Attention(self.head(features), tuple(maps), self.pool.readout(x), features)
+
+    @torch.no_grad()
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """The attention weights of every layer and head: (B,L,h,T,T)."""
+        return torch.stack(self.attend(images).maps, dim=1)
+
+
+def _refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{what}={name} is unknown; it is one of {' '.join(known)}")

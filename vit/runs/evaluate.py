@@ -1,0 +1,58 @@
+"""Score a checkpoint as training did."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from vit.data import load_images
+from vit.evaluation.score import Score, score
+from vit.settings import EvaluateSettings, TrainSettings, UserError, show
+from vit.training.checkpoint import Facts, find_checkpoint, load
+from vit.training.precision import choose_device
+
+
+def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> Score:
+    """Print and return the score of a checkpoint on its test images.
+
+    Model and data settings come from the checkpoint alone. `claimed` are training keys that the user typed; raises
+    UserError if one contradicts the checkpoint.
+    """
+    assert settings.checkpoint is not None
+    console = Console(soft_wrap=True, highlight=False)
+    path = find_checkpoint(Path(settings.checkpoint).expanduser())
+    vit, facts = load(path)
+    own = TrainSettings.from_values(facts.settings)
+    for key, value in claimed.items():
+        if own.values()[key] != value:
+            raise UserError(
+                f"{key}={show(value)} contradicts the checkpoint, which has {key}={show(own.values()[key])}"
+            )
+    root = None if settings.data_root is None else Path(settings.data_root).expanduser()
+    if own.data == "folder" and root is None:
+        raise UserError("this checkpoint was trained on a folder of images: add data.root=PATH")
+    console.print(f"checkpoint   {path}: epoch {facts.epoch} of {own.epochs}, {facts.weights} weights")
+    images = load_images(own.data, root=root, url=settings.data_url, image_size=own.image_size, say=console.print)
+    if images.classes != facts.classes:
+        raise UserError(
+            f"these images have other classes ({_few(images.classes)}) than trained ({_few(facts.classes)})"
+        )
+    device = choose_device(settings.device)
+    console.print(f"images       {images.description}: {len(images.test):,} test images, in float32 on {device}")
+    found = score(vit, images.test, mean=facts.mean, std=facts.std, device=device, batch_size=settings.batch_size)
+    console.print(f"test accuracy {found}")
+    console.print(_per_class(found, facts))
+    return found
+
+
+def _per_class(found: Score, facts: Facts) -> Table:
+    table = Table("class", "accuracy")
+    table.columns[1].justify = "right"
+    for name, accuracy in zip(facts.classes, found.per_class, strict=True):
+        table.add_row(name, "no image" if accuracy != accuracy else f"{100 * accuracy:.2f} %")
+    return table
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return " ".join(names[:5]) + (" …" if len(names) > 5 else "")

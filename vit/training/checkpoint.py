@@ -1,0 +1,162 @@
+"""Checkpoints: tensors and plain facts, written so that a kill at any moment leaves a whole file."""
+
+import dataclasses
+import io
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from vit.model import ViT
+from vit.settings import UserError
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a checkpoint says of itself beside its tensors. Plain values only; no place on a disk or net."""
+
+    model: dict[str, Any]  # the arguments of ViT
+    settings: dict[str, Any]  # as typed names, without places
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # of each channel over the training images, scaled to 0–1
+    std: tuple[float, ...]
+    images: str  # which ones, in words
+    train_images: int  # in an epoch
+    precision: str
+    weights: str  # "raw": as the optimiser left them
+    epoch: int = 0  # finished
+    step: int = 0
+    minutes: float = 0.0  # of all processes that trained it
+    validation_accuracy: float | None = None
+
+
+def load(run: str | Path) -> tuple[ViT, Facts]:
+    """The network of a run folder (its last checkpoint) or of a checkpoint file, in eval mode, and its facts.
+
+    Raises UserError if the file is missing, broken or something else.
+    """
+    path = find_checkpoint(run)
+    checkpoint = read_checkpoint(path)
+    try:
+        facts = read_facts(checkpoint)
+        network = ViT(**facts.model)
+        prefix = "vit."
+        network.load_state_dict({k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path} does not fit this program: {_first_line(error)}") from error
+    return network.eval(), facts
+
+
+def find_checkpoint(run: str | Path) -> Path:
+    """The checkpoint that is meant: the file itself, or `last.ckpt` of a run folder."""
+    path = Path(run)
+    if path.is_dir():
+        path = path / LAST
+        if not path.is_file():
+            raise UserError(f"{path} is not there: no epoch of this run was finished, or this is no run folder")
+    elif not path.is_file():
+        raise UserError(f"{path} is not there; a run folder or a .ckpt file is wanted")
+    return path
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint's content; code in it is never run. Raises UserError if it cannot be read."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        read_facts(content)
+    except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch
+        best = path.with_name(BEST)
+        other = f"; {best} may be whole" if path.name == LAST and best.is_file() else ""
+        raise UserError(f"{path} is broken or no checkpoint of this program ({_first_line(error)}){other}") from error
+    return content
+
+
+def read_facts(checkpoint: dict[str, Any]) -> Facts:
+    """The facts of a checkpoint's content. Raises KeyError or TypeError if it has none or others."""
+    facts = dict(checkpoint["facts"])
+    for name in ("classes", "mean", "std"):
+        facts[name] = tuple(facts[name])
+    facts["model"] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["model"].items()}
+    return Facts(**facts)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside, flushes to the disk, then renames: the old file is whole until the new one is."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        path = Path(path)
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_atomically(path, content.getbuffer())
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Replace a file as a whole or not at all. Raises UserError if the disk does not take it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"{path} could not be written: {error.strerror}; the file before it is untouched") from error
+    if os.name == "posix":  # the rename itself, too, must survive a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class SaveCheckpoints(Checkpoint):
+    """After each epoch: `best.ckpt` if validation accuracy rose, then `last.ckpt`.
+
+    In this order, since `last.ckpt` also holds the best score: killed between the two, the resumed epoch writes the
+    same best again.
+    """
+
+    def __init__(self, folder: Path, facts: Facts, *, began: float) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.began = began
+        self.best_accuracy: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        accuracy = trainer.callback_metrics.get("validation/accuracy")
+        value = None if accuracy is None else float(accuracy)
+        self.facts = dataclasses.replace(
+            self.facts,
+            epoch=trainer.current_epoch + 1,
+            step=trainer.global_step,
+            minutes=(time.time() - self.began) / 60,
+            validation_accuracy=value,
+        )
+        if value is not None and (self.best_accuracy is None or value > self.best_accuracy):
+            self.best_accuracy, self.best_epoch = value, trainer.current_epoch + 1
+            trainer.save_checkpoint(self.folder / BEST)
+        trainer.save_checkpoint(self.folder / LAST)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        facts = dataclasses.asdict(self.facts)
+        checkpoint["facts"] = {k: list(v) if isinstance(v, tuple) else v for k, v in facts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_accuracy": self.best_accuracy, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_accuracy, self.best_epoch = state_dict["best_accuracy"], state_dict["best_epoch"]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,0 +1,90 @@
+"""How the network learns: what happens in a step, and with which optimiser."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from vit.data import crop_and_flip, normalize
+from vit.model import ViT
+from vit.training.optimizer import MuonAdamW, learning_rate_factor, parameter_groups
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """The seed of one step on one device: what is drawn in a step depends on nothing that came before it."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+class Classifier(LightningModule):
+    """Trains a ViT on batches of uint8 images (B,C,H,W) and labels (B,).
+
+    mean and std are those of each channel, scaled to 0–1. muon_lr None means AdamW for everything; muon_dtype is the
+    type of Muon's products.
+    """
+
+    def __init__(
+        self,
+        vit: ViT,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        lr: float = 1e-3,
+        muon_lr: float | None = 0.02,
+        weight_decay: float = 0.05,
+        warmup: float = 0.1,
+        label_smoothing: float = 0.1,
+        crop: int = 4,
+        flip: bool = True,
+        seed: int = 0,
+        muon_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.vit = vit
+        self.mean, self.std = mean, std
+        self.lr, self.muon_lr, self.weight_decay, self.warmup = lr, muon_lr, weight_decay, warmup
+        self.label_smoothing = label_smoothing
+        self.crop, self.flip = crop, flip
+        self.seed = seed
+        self.muon_dtype = muon_dtype
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        torch.manual_seed(step_seed(self.seed, self.global_step, self.global_rank))
+        images, labels = batch
+        images = crop_and_flip(images, crop=self.crop, flip=self.flip)
+        logits = self.vit(normalize(images, self.mean, self.std)).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        self._log("train", loss, accuracy, len(labels))
+        return {"loss": loss, "accuracy": accuracy}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        logits = self.vit(normalize(images, self.mean, self.std)).float()
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        self._log("validation", F.cross_entropy(logits, labels), accuracy, len(labels))
+
+    def _log(self, part: str, loss: Tensor, accuracy: Tensor, images: int) -> None:
+        values = {f"{part}/loss": loss.detach(), f"{part}/accuracy": accuracy}
+        self.log_dict(values, on_step=False, on_epoch=True, batch_size=images, sync_dist=True, logger=False)
+
+    def configure_optimizers(self) -> Any:
+        groups = parameter_groups(self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay)
+        optimizer = MuonAdamW(groups, dtype=self.muon_dtype)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._plan(optimizer), "interval": "step"}}
+
+    def _plan(self, optimizer: MuonAdamW) -> LambdaLR:
+        total = int(self.trainer.estimated_stepping_batches)
+        return LambdaLR(optimizer, lambda step: learning_rate_factor(step, total=total, warmup=self.warmup))
+
+    def on_train_start(self) -> None:
+        """Put the rates of this very step in place: after a resume with more epochs those in the checkpoint are old."""
+        scheduler = self.lr_schedulers()
+        assert isinstance(scheduler, LambdaLR)
+        for group, peak, factor in zip(
+            scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+        ):
+            group["lr"] = peak * factor(scheduler.last_epoch)

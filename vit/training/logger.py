@@ -1,0 +1,130 @@
+"""Where a run's numbers go: metrics.csv, a row an epoch, and TensorBoard."""
+
+import csv
+import io
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from vit.training.checkpoint import write_atomically
+
+LOG_EVERY = 10  # steps
+METRICS = "metrics.csv"
+
+
+class RunLogger(Logger):
+    """Writes TensorBoard's events into a run folder. `experiment` is the SummaryWriter.
+
+    A value stands at the number of optimiser steps that were made before it was read. `resumed_at` is the step that a
+    resumed run goes on from: what an interrupted epoch had written after it disappears.
+    """
+
+    def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
+        super().__init__()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder = folder
+        purge = resumed_at and resumed_at + 1  # from the very start: 0
+        self.experiment = SummaryWriter(str(folder), purge_step=purge)
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.folder)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        for tag, value in metrics.items():
+            self.experiment.add_scalar(tag, value, step)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Plain settings for the HParams tab, whose metrics are the scalars of the same names."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in params.items()}
+        metrics = {"validation/accuracy": None, "test/accuracy": None}
+        for summary in hparams(plain, metrics):
+            self.experiment._get_file_writer().add_summary(summary)
+
+    @rank_zero_only
+    def save(self) -> None:
+        self.experiment.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        self.experiment.flush()
+
+
+class WriteMetrics(Callback):
+    """Loss, accuracy, rates and throughput to the logger every few steps, and a row an epoch to metrics.csv."""
+
+    def __init__(self, folder: Path, *, finished: int = 0) -> None:
+        self.file = folder / METRICS
+        self.images = 0
+        self.seconds = 0.0
+        self.began = 0.0
+        rows = read_metrics(self.file)
+        if rows:
+            self._write([row for row in rows if int(row["epoch"]) <= finished])
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.seconds += time.perf_counter() - self.began
+        self.images += len(batch[1]) * trainer.world_size
+        if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
+            return
+        values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
+        for group in trainer.optimizers[0].param_groups:
+            if group["name"] in ("muon", "adamw"):
+                values[f"learning_rate/{group['name']}"] = group["lr"]
+        values["throughput/images_per_second"] = self.images / self.seconds
+        self.images, self.seconds = 0, 0.0
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(values, step=trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        found = {tag.replace("/", "_"): float(value) for tag, value in trainer.callback_metrics.items()}
+        names = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
+        row: dict[str, Any] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
+        row |= {name: f"{found[name]:.6f}" if name in found else "" for name in names}
+        self._write([*read_metrics(self.file), row])
+        if trainer.logger is not None:
+            values = {tag: float(value) for tag, value in trainer.callback_metrics.items() if "validation" in tag}
+            trainer.logger.log_metrics(values, step=trainer.global_step)
+            trainer.logger.save()
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+        if rows:
+            writer.writeheader()
+            writer.writerows(rows)
+        write_atomically(self.file, text.getvalue().encode())
+
+
+def read_metrics(file: Path) -> list[dict[str, str]]:
+    """The rows of a metrics.csv; none if there is no such file."""
+    if not file.is_file():
+        return []
+    with open(file, newline="") as lines:
+        return list(csv.DictReader(lines))

@@ -1,0 +1,125 @@
+"""Muon for the encoder's matrices, AdamW for everything else, as one optimiser; and the plan of the learning rate."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at zero, not exact
+BETAS = (0.9, 0.95)
+MOMENTUM = 0.95
+
+
+def orthogonalize(matrices: Tensor, *, dtype: torch.dtype, steps: int = 5) -> Tensor:
+    """Bring every singular value of each matrix near 1 by Newton–Schulz iterations: (M,R,C) → (M,R,C).
+
+    Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon. bf16 is enough where products in it are native;
+    elsewhere it costs 14 times as much as float32.
+    """
+    a, b, c = NEWTON_SCHULZ
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.to(dtype)
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class MuonAdamW(Optimizer):
+    """Muon for the parameter groups whose "muon" is true, AdamW (Loshchilov & Hutter 2019) for the others.
+
+    One object, so that one scheduler, one state and automatic optimisation serve both. Matrices of one shape are
+    orthogonalised in one batched product. Equal to `torch.optim.Muon` and `torch.optim.AdamW`, by test.
+    """
+
+    def __init__(self, groups: Iterable[dict], *, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0, "muon": False})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            (self._muon if group["muon"] else self._adamw)(group, parameters)
+        return loss
+
+    def _muon(self, group: dict, parameters: list[nn.Parameter]) -> None:
+        by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            by_shape.setdefault(parameter.shape, []).append(parameter)
+        for (rows, columns), matrices in by_shape.items():
+            updates = []
+            for matrix in matrices:
+                state = self.state[matrix]
+                if not state:
+                    state["momentum"] = torch.zeros_like(matrix)
+                state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
+                updates.append(matrix.grad.lerp(state["momentum"], MOMENTUM))  # type: ignore[union-attr]
+            directions = orthogonalize(torch.stack(updates), dtype=self.dtype)
+            rate = group["lr"] * math.sqrt(max(1, rows / columns))
+            for matrix, direction in zip(matrices, directions, strict=True):
+                matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-rate)
+
+    def _adamw(self, group: dict, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        states = [self.state[parameter] for parameter in parameters]
+        adamw(
+            parameters,  # type: ignore[arg-type]
+            [parameter.grad for parameter in parameters],  # type: ignore[misc]
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, weight_decay: float) -> list[dict]:
+    """Groups for `MuonAdamW`: the matrices of the encoder's layers go to Muon, unless muon_lr is None.
+
+    Weights of linear layers decay; biases, norms, position and class token do not.
+    """
+    matrices = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
+    encoder = {id(parameter) for layer in network.layers for parameter in layer.parameters()}  # type: ignore[union-attr]
+    muon, decayed, free = [], [], []
+    for parameter in network.parameters():
+        if id(parameter) not in matrices:
+            free.append(parameter)
+        elif muon_lr is not None and id(parameter) in encoder:
+            muon.append(parameter)
+        else:
+            decayed.append(parameter)
+    groups = [
+        {"params": decayed, "lr": lr, "weight_decay": weight_decay, "name": "adamw"},
+        {"params": free, "lr": lr, "name": "adamw_no_decay"},
+    ]
+    if muon_lr is not None:
+        groups.append({"params": muon, "lr": muon_lr, "weight_decay": weight_decay, "muon": True, "name": "muon"})
+    return groups
+
+
+def learning_rate_factor(step: int, *, total: int, warmup: float) -> float:
+    """The share of its peak that the rate has in a step: rises over `warmup` of all steps, then falls evenly to 0."""
+    rising = warmup * total
+    return min((step + 1) / rising if rising >= 1 else 1.0, (total - step) / max(1.0, total - rising), 1.0)
