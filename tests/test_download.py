@@ -26,7 +26,7 @@ class Handler(BaseHTTPRequestHandler):
 
     asked: list[str]
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self.asked.append(self.path)
         if self.path == "/missing":
             return self.send_error(404)
@@ -117,7 +117,7 @@ def test_D1_a_slow_source_is_waited_for_and_says_how_far_it_is(
 
 
 def test_D1_lines_reach_a_log_file_at_once() -> None:
-    assert module.print_flushed.keywords == {"flush": True}  # type: ignore[attr-defined]
+    assert module.print_flushed.keywords == {"flush": True}
 
 
 def test_D1_a_terminal_gets_a_bar(

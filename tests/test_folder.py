@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.data import folder as module
-from vit.data.folder import decode, folder
+from vit.data.folder import folder
 from vit.settings import UserError
 
 Files = dict[str, bytes]
@@ -37,6 +37,10 @@ def encode(image: Image.Image, kind: str = "PNG", *, exif: Image.Exif | None = N
 
 def tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def decode(data: bytes, image_size: tuple[int, int]) -> Tensor:
+    return torch.from_numpy(module.decode(data, image_size).copy()).permute(2, 0, 1)
 
 
 def small(*classes: str, each: int = 2) -> Files:

@@ -1,4 +1,4 @@
-"""The data set `shapes`: reproducible, balanced, and hard for everything that does not look at the arrangement."""
+"""The data set `shapes`: reproducible, balanced, masks true, and neither pixels nor colours tell."""
 
 import pytest
 import torch
@@ -75,8 +75,8 @@ def test_the_object_stands_out_from_what_is_around_it(data: ImageSet):
     inside = -F.max_pool2d(-masks, 3, 1, 1)
     assert inside.sum((1, 2, 3)).min() > 20
     contrast = (mean_colour(images, inside) - mean_colour(images, around)).norm(dim=1)
-    assert contrast.min() > 0.1
-    # and a band of the same size elsewhere in the image does not: it is the mask's place that matters
+    assert contrast.min() > 0.2
+    # another image's mask laid over this one, where it misses the object, shows far less: masks are in place
     moved = inside.roll(1, dims=0) * (1 - far)
     enough = moved.sum((1, 2, 3)) > 20
     elsewhere = (mean_colour(images, moved) - mean_colour(images, around)).norm(dim=1)[enough]
@@ -88,7 +88,7 @@ def test_nothing_covers_the_object(data: ImageSet):
     inside = -F.max_pool2d(-masks, 3, 1, 1)
     spread = (images - mean_colour(images, inside)[:, :, None, None]).square() * inside
     deviation = (spread.sum((2, 3)) / inside.sum((2, 3))).sqrt().amax(1)
-    assert deviation.max() < 0.1  # one colour, a gentle texture and noise; a distractor on top would be 0.2 and more
+    assert deviation.max() < 0.1  # texture and noise; with a distractor on top it would be 0.2 and more
 
 
 def mean_colour(images: Tensor, weights: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def test_every_class_is_found_at_many_places_and_sizes(data: ImageSet):
 def test_area_does_not_tell_the_class(data: ImageSet):
     area = data.train.masks.float().sum((1, 2))
     means = torch.stack([area[data.train.labels == label].mean() for label in range(10)])
-    assert means.std() < area.std()
+    assert means.std() < 0.5 * area.std()
 
 
 # The numbers in the module's docstring come from training by gradient descent on all 10,000 images, which takes

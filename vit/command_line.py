@@ -37,13 +37,14 @@ GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 def train(configs: Path) -> None:
     """scripts/train.py. Leaves the process with status 0 only if every job succeeded."""
     began = time.time()
-    done: list[tuple[str, Outcome | str]] = []
+    done: list[tuple[list[str], Outcome | str]] = []
+    as_typed: dict[str, str] = {}
 
     def job(config: DictConfig) -> None:
         chosen = HydraConfig.get()
-        typed = {word.partition("=")[0]: word for word in chosen.overrides.task}
+        typed = {word.partition("=")[0]: as_typed.get(word, word) for word in chosen.overrides.task}
         many = chosen.mode == RunMode.MULTIRUN
-        title = " ".join(typed.values())
+        title = list(typed.values())
         try:
             groups = {group: chosen.runtime.choices[group] for group in GROUPS}
             settings = TrainSettings.from_values({**_flat(config), **groups})
@@ -65,7 +66,7 @@ def train(configs: Path) -> None:
             done.append((title, f"{type(error).__name__}: {_one_line(error)}"))
             traceback.print_exc()
 
-    _run(TrainSettings, configs, job)
+    _run(TrainSettings, configs, job, as_typed)
     if len(done) > 1:
         _rank(done)
     sys.exit(int(any(isinstance(outcome, str) for _, outcome in done)))
@@ -89,17 +90,22 @@ def evaluate(configs: Path) -> None:
             failed.append(error)
             traceback.print_exc()
 
-    _run(EvaluateSettings, configs, job, claimed)
+    _run(EvaluateSettings, configs, job, {}, claimed)
     sys.exit(int(bool(failed)))
 
 
 _NO_SWEEP = "--multirun trains one job after the other on one device each: leave devices out"
 
 
-def _run(table: Settings, configs: Path, job: Callable, claimed: dict[str, Any] | None = None) -> None:
-    """Check the words, then let Hydra compose the configuration and call the job."""
+def _run(
+    table: Settings, configs: Path, job: Callable, as_typed: dict[str, str], claimed: dict[str, Any] | None = None
+) -> None:
+    """Check the words, then let Hydra compose the configuration and call the job.
+
+    `as_typed` is told what each word was before it was quoted.
+    """
     try:
-        sys.argv[1:] = _read_words(sys.argv[1:], table, configs, claimed)
+        sys.argv[1:] = _read_words(sys.argv[1:], table, configs, as_typed, claimed)
     except UserError as error:
         _complain(error)
         sys.exit(2)
@@ -113,7 +119,9 @@ def _run(table: Settings, configs: Path, job: Callable, claimed: dict[str, Any] 
         sys.exit(130)
 
 
-def _read_words(words: list[str], table: Settings, configs: Path, claimed: dict[str, Any] | None) -> list[str]:
+def _read_words(
+    words: list[str], table: Settings, configs: Path, as_typed: dict[str, str], claimed: dict[str, Any] | None
+) -> list[str]:
     """The words as Hydra takes them: options first, values quoted where its grammar needs it.
 
     Training keys given to evaluate go to `claimed`. Raises UserError for whatever is no key.
@@ -153,6 +161,7 @@ def _read_words(words: list[str], table: Settings, configs: Path, claimed: dict[
         if name in GROUPS:
             _check_choice(name, override, folders)
         kept.append(override.input_line or word)
+        as_typed[kept[-1]] = word
     return options + kept
 
 
@@ -226,17 +235,20 @@ def _who_set(settings: TrainSettings, typed: Mapping[str, str], configs: Path) -
     return given
 
 
-def _rank(done: list[tuple[str, "Outcome | str"]]) -> None:
+def _rank(done: list[tuple[list[str], "Outcome | str"]]) -> None:
     """The closing table of a sweep: by validation accuracy, since the test set never chooses; the failed last."""
     from rich.console import Console
     from rich.table import Table
 
-    def place(entry: tuple[str, "Outcome | str"]) -> float:
+    def place(entry: tuple[list[str], "Outcome | str"]) -> float:
         outcome = entry[1]
         return float("inf") if isinstance(outcome, str) else -(outcome.validation_accuracy or 0)
 
+    shared = set.intersection(*(set(words) for words, _ in done))
     table = Table("job", "validation", "test", "run or reason")
-    for title, outcome in sorted(done, key=place):
+    table.columns[3].overflow = "fold"
+    for words, outcome in sorted(done, key=place):
+        title = " ".join(word for word in words if word not in shared)
         if isinstance(outcome, str):
             table.add_row(title, "failed", "", outcome)
         else:

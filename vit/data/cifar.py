@@ -84,7 +84,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 def _read(root: Path, reader: type[CIFAR10], *, train: bool) -> tuple[Split, tuple[str, ...]]:
     try:
         with warnings.catch_warnings():
-            # Pickled by a numpy of 2009, which wrote align=0 for False: numpy 2.4.0 to 2.4.4 remark on it (numpy#31177).
+            # Pickled by a numpy of 2009, which wrote align=0 for False: numpy 2.4.0 to 2.4.4 warn (numpy#31177).
             warnings.filterwarnings("ignore", r"dtype\(\): align", np.exceptions.VisibleDeprecationWarning)
             # torchvision compares the md5 of every batch, and that of the meta file, before it unpickles them.
             source = reader(root, train=train, download=False)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from vit.data.download import SECONDS_BETWEEN_LINES, print_flushed
 from vit.data.image_set import ImageSet, Split
@@ -21,8 +20,8 @@ from vit.settings import UserError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 BYTES_MAX = 1 << 28  # of one file in a zip, unpacked
 CHUNK = 500  # images a thread decodes at a time
-# Bytes a file from which on threads help. Smaller ones pass Python's lock to and fro: 60,000 JPEGs of 1 kB took two
-# threads on two idle cores 8.5 s, one thread 4.5 s.
+# Bytes a file from which on threads are used. With smaller ones they only pass Python's lock to and fro: to decode
+# 60,000 JPEGs of 1 kB took one thread 4.9 s and two, on two idle cores, 8.5 s.
 THREADS_FROM = 10_000
 
 Read = Callable[[str], bytes]  # from the name of a file, such as train/cat/0001.png
@@ -70,7 +69,7 @@ def _list_zip(root: Path) -> tuple[list[str], Read]:
     """As _list_folder. The zip is never unpacked onto the disk."""
     try:
         archive = zipfile.ZipFile(root)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
         reason = "does not exist" if not root.exists() else f"is neither a folder nor a zip that can be read ({error})"
         raise UserError(f"{root} {reason}: a folder or zip with train/CLASS/… and test/CLASS/… is needed") from error
     members = {info.filename.replace("\\", "/"): info for info in archive.infolist()}  # \ : made on Windows
@@ -120,17 +119,19 @@ def _decode_all(
     names = [name for files in classes.values() for name in files]
     labels = torch.tensor([label for label, files in enumerate(classes.values()) for _ in files])
     images = torch.empty(len(names), 3, *image_size, dtype=torch.uint8)
+    pixels = images.permute(0, 2, 3, 1).numpy()  # the same memory, in Pillow's order
 
-    def decode_named(name: str) -> Tensor:
+    def decode_named(name: str) -> np.ndarray:
         try:
             return decode(read(name), image_size)
         except Exception as error:  # a damaged file makes Pillow and zipfile raise anything at all
             raise UserError(f"{root.name}: {name} cannot be read ({' '.join(str(error).split())})") from error
 
     def decode_chunk(start: int) -> int:
-        chunk = names[start : start + CHUNK]
-        torch.stack([decode_named(name) for name in chunk], out=images[start : start + CHUNK])
-        return start + len(chunk)
+        stop = min(start + CHUNK, len(names))
+        for index in range(start, stop):
+            pixels[index] = decode_named(names[index])
+        return stop
 
     said = time.monotonic()
     with warnings.catch_warnings():  # for the whole process, hence here and not in each thread
@@ -146,19 +147,20 @@ def _decode_all(
     return Split(images, labels)
 
 
-def decode(data: bytes, image_size: tuple[int, int]) -> Tensor:
-    """The bytes of a file to uint8 (3,H,W). Raises whatever Pillow does.
+def decode(data: bytes, image_size: tuple[int, int]) -> np.ndarray:
+    """The bytes of a file to uint8 (H,W,3). Raises whatever Pillow does.
 
-    Of the 66 µs for a CIFAR-10 JPEG, libjpeg takes 20; torchvision.io needs 23 in all, but is deprecated since 0.29.
+    Of the 70 µs for a CIFAR-10 JPEG, libjpeg takes 20; torchvision.io needs 23 in all, but is deprecated since 0.29.
     """
     height, width = image_size
     with Image.open(io.BytesIO(data)) as image:
-        image.draft(None, (2 * max(image_size),) * 2)  # a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size
+        if image.size != (width, height):
+            image.draft(None, (2 * max(image_size),) * 2)  # a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size
         ImageOps.exif_transpose(image, in_place=True)
         picture = _to_rgb(image)
         if picture.size != (width, height):
             picture = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+        return np.asarray(picture)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -1,6 +1,5 @@
 """From all tokens to the one vector that is classified."""
 
-import torch
 from torch import Tensor, nn
 
 

@@ -23,15 +23,13 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> Score
     console = Console(soft_wrap=True, highlight=False)
     path = find_checkpoint(Path(settings.checkpoint).expanduser())
     vit, facts = load(path)
-    own = TrainSettings.from_values(facts.settings)
+    own = TrainSettings.from_values({**facts.settings, "data.root": settings.data_root})
     for key, value in claimed.items():
         if own.values()[key] != value:
             raise UserError(
                 f"{key}={show(value)} contradicts the checkpoint, which has {key}={show(own.values()[key])}"
             )
     root = None if settings.data_root is None else Path(settings.data_root).expanduser()
-    if own.data == "folder" and root is None:
-        raise UserError("this checkpoint was trained on a folder of images: add data.root=PATH")
     console.print(f"checkpoint   {path}: epoch {facts.epoch} of {own.epochs}, {facts.weights} weights")
     images = load_images(own.data, root=root, url=settings.data_url, image_size=own.image_size, say=console.print)
     if images.classes != facts.classes:

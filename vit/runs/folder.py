@@ -14,9 +14,12 @@ UNSAID = {"runs", "resume", "device", "devices", "workers", "data.root", "data.u
 
 def run_name(changed: Mapping[str, object], now: float) -> str:
     """When the run began and what was changed, of letters, digits and `-_.` only: 2026-11-30_14-03-12_heads-8."""
-    parts = [time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))]
-    parts += [f"{key}-{show(value)}" for key, value in changed.items() if key not in UNSAID]
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", "_".join(parts))[:LONGEST].rstrip("-_.")
+    name = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
+    for key, value in changed.items():
+        part = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"_{key}-{show(value)}").rstrip("-.")
+        if key not in UNSAID and len(name + part) <= LONGEST:
+            name += part
+    return name
 
 
 def claim_folder(parent: Path, changed: Mapping[str, object]) -> Path:

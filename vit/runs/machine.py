@@ -43,10 +43,11 @@ def tune_allocator() -> None:
 
 
 def hardware(device: str) -> str:
-    """In a few words: '2 threads of AMD EPYC'."""
+    """In a few words: 'AMD EPYC, 2 threads'."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return f"{torch.get_num_threads()} threads of {_processor()}" if device == "cpu" else platform.processor()
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else _processor()
 
 
 def _processor() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.settings import TrainSettings, UserError, show
-from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint, read_facts
+from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint, read_facts, write_atomically
 
 SETTINGS = "settings.json"
 PLACES = ("data.root", "data.url", "runs", "resume")  # are never in a checkpoint
@@ -43,6 +43,8 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
     if place.is_file() or (folder / LAST).exists():
         checkpoint = find_checkpoint(place)
         resumed = Resumed(folder, checkpoint, read_facts(read_checkpoint(checkpoint)))
+        if checkpoint.name != LAST and not _is_whole(folder / LAST):
+            write_atomically(folder / LAST, checkpoint.read_bytes())
     own: dict[str, Any] = dict(resumed.facts.settings if resumed.facts else written)
     own["data.root"] = written.get("data.root")  # kept in the run folder only
     for key, value in typed.items():
@@ -53,6 +55,14 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
                 f"{key}={show(value)} contradicts the run, which has {key}={show(own.get(key))}; leave it out to resume"
             )
     return TrainSettings.from_values({**own, "resume": str(folder)}), resumed
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        read_checkpoint(checkpoint)
+    except UserError:
+        return False
+    return True
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class RunLogger(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = folder
+        if resumed_at is not None:
+            _wait_for_a_later_name(folder)
         purge = resumed_at and resumed_at + 1  # from the very start: 0
         self.experiment = SummaryWriter(str(folder), purge_step=purge)
 
@@ -77,12 +79,15 @@ class WriteMetrics(Callback):
         self.images = 0
         self.seconds = 0.0
         self.began = 0.0
+        self.rates: dict[str, float] = {}  # of the step under way
         rows = read_metrics(self.file)
         if rows:
             self._write([row for row in rows if int(row["epoch"]) <= finished])
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         self.began = time.perf_counter()
+        groups = trainer.optimizers[0].param_groups
+        self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw")}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -92,10 +97,7 @@ class WriteMetrics(Callback):
         if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
             return
         values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
-        for group in trainer.optimizers[0].param_groups:
-            if group["name"] in ("muon", "adamw"):
-                values[f"learning_rate/{group['name']}"] = group["lr"]
-        values["throughput/images_per_second"] = self.images / self.seconds
+        values |= {**self.rates, "throughput/images_per_second": self.images / self.seconds}
         self.images, self.seconds = 0, 0.0
         if trainer.logger is not None:
             trainer.logger.log_metrics(values, step=trainer.global_step)
@@ -120,6 +122,13 @@ class WriteMetrics(Callback):
             writer.writeheader()
             writer.writerows(rows)
         write_atomically(self.file, text.getvalue().encode())
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """TensorBoard reads event files in the order of their names, which hold the second in which they were begun."""
+    seconds = [int(file.name.split(".")[3]) for file in folder.glob("events.out.tfevents.*")]
+    while seconds and time.time() < max(seconds) + 1:
+        time.sleep(0.05)
 
 
 def read_metrics(file: Path) -> list[dict[str, str]]:

@@ -1,0 +1,325 @@
+"""The network from outside: what goes in, what comes out, and what can be seen of it."""
+
+import inspect
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import noise, randomize, tiny_vit, use_kernel
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from vit.model import MLP, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
+from vit.model.pooling import POOLS
+from vit.model.position import POSITIONS
+from vit.settings import TrainSettings
+
+IMAGES = noise(3, 3, 8, 8)
+EACH_POOL = pytest.mark.parametrize("pool", POOLS)
+EACH_POSITION = pytest.mark.parametrize("position", POSITIONS)
+
+
+def tokens_before_pool(vit: ViT) -> Tensor:
+    x = vit.embed(IMAGES)
+    for layer in vit.layers:
+        x = layer(x)
+    return vit.norm(x)
+
+
+@EACH_POOL
+@EACH_POSITION
+@pytest.mark.parametrize("kernel", ["explicit", "fused"])
+def test_V8_logits_are_the_same_with_and_without_maps(
+    pool: str, position: str, kernel: str, monkeypatch: pytest.MonkeyPatch
+):
+    use_kernel(kernel, monkeypatch)
+    vit = tiny_vit(pool=pool, position=position)
+    logits = vit(IMAGES)
+    assert logits.shape == (3, 5)
+    assert logits.std() > 0.1
+    assert_close(vit.attend(IMAGES).logits, logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("look", [torch.no_grad, torch.inference_mode, nullcontext])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("pool", "tokens"), [("mean", 16), ("cls", 17), ("sequence", 16)])
+def test_V8_V9_maps_of_every_layer_and_head_in_every_mode(
+    look: Callable[[], AbstractContextManager], training: bool, pool: str, tokens: int
+):
+    vit = tiny_vit(pool=pool).train(training)
+    with look():
+        maps = vit.attention_maps(IMAGES)
+    assert maps.shape == (3, 2, 4, tokens, tokens)
+    assert not maps.requires_grad
+    assert_close(maps, torch.stack(vit.attend(IMAGES).maps, dim=1))
+
+
+def test_V5_rows_of_maps_sum_to_1_and_columns_do_not():
+    maps = tiny_vit().attention_maps(IMAGES)
+    assert_close(maps.sum(-1), torch.ones(3, 2, 4, 16))
+    assert (maps.sum(-2) - 1).abs().amax(dim=-1).min() > 0.05  # in every map
+    assert maps.min() >= 0
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "fused"])
+def test_maps_times_values_are_the_layers_output(kernel: str, monkeypatch: pytest.MonkeyPatch):
+    use_kernel(kernel, monkeypatch)
+    layer = MultiHeadSelfAttention(16, 4)
+    randomize(layer)
+    x = noise(2, 7, 16)
+    output, maps = layer.attend(x)
+    v = F.linear(x, layer.qkv.weight[32:], layer.qkv.bias[32:])
+    mixed = torch.cat([maps[:, head] @ v[:, :, 4 * head : 4 * head + 4] for head in range(4)], dim=2)
+    expected = F.linear(mixed, layer.proj.weight, layer.proj.bias)
+    assert_close(output, expected, atol=1e-6, rtol=0)
+    assert_close(layer(x), expected, atol=1e-5, rtol=0)
+
+
+@EACH_POOL
+@EACH_POSITION
+@pytest.mark.parametrize("qkv_bias", [True, False])
+@pytest.mark.parametrize("kernel", ["explicit", "fused"])
+def test_V4_every_parameter_gets_a_gradient(
+    pool: str, position: str, qkv_bias: bool, kernel: str, monkeypatch: pytest.MonkeyPatch
+):
+    use_kernel(kernel, monkeypatch)
+    vit = tiny_vit(pool=pool, position=position, qkv_bias=qkv_bias).train()
+    F.cross_entropy(vit(IMAGES), torch.arange(3)).backward()
+    gradients = {}
+    for name, parameter in vit.named_parameters():
+        if name.endswith("qkv.weight"):
+            gradients |= zip([f"{name} of {part}" for part in "qkv"], parameter.grad.chunk(3), strict=True)
+        elif name.endswith("qkv.bias"):  # not of k: what it adds to all scores of a query, softmax takes away
+            gradients |= {f"{name} of q": parameter.grad[:16], f"{name} of v": parameter.grad[32:]}
+        elif name != "pool.score.bias":  # for the same reason
+            gradients[name] = parameter.grad
+    assert [name for name, gradient in gradients.items() if gradient is None or gradient.abs().max() < 1e-5] == []
+    assert ("layers.1.attention.qkv.bias of q" in gradients) == qkv_bias
+
+
+def test_V4_values_alone_leave_the_map_unchanged():
+    layer = MultiHeadSelfAttention(16, 4)
+    randomize(layer)
+    x = noise(2, 7, 16)
+    with torch.no_grad():
+        output, maps = layer.attend(x)
+        layer.qkv.weight[32:] += 1
+        changed, same_maps = layer.attend(x)
+        assert torch.equal(maps, same_maps)
+        assert not torch.allclose(output, changed, atol=0.1)
+        layer.qkv.weight[:32] += noise(32, 16)
+        assert not torch.allclose(layer.attend(x)[1], maps, atol=0.1)
+
+
+@EACH_POOL
+@pytest.mark.parametrize("classes", [2, 10])
+def test_V17_first_loss_is_that_of_a_guess(pool: str, classes: int):
+    vit = ViT(image_size=8, depth=1, dim=16, heads=2, pool=pool, classes=classes)
+    assert F.cross_entropy(vit(IMAGES), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(classes))
+
+
+@EACH_POOL
+def test_readout_weighs_the_normalized_tokens(pool: str):
+    vit = tiny_vit(pool=pool)
+    seen = vit.attend(IMAGES)
+    tokens = tokens_before_pool(vit)
+    assert_close(seen.readout.sum(1), torch.ones(3))
+    assert_close(torch.einsum("bt,btd->bd", seen.readout, tokens), seen.features, atol=1e-5, rtol=0)
+    assert_close(vit.head(seen.features), seen.logits)
+    expected = {"mean": torch.full((16,), 1 / 16), "cls": torch.eye(17)[0]}
+    if pool in expected:
+        assert_close(seen.readout, expected[pool].expand(3, -1))
+    else:
+        assert seen.readout.std(dim=1).min() > 0.01  # learned: not even
+
+
+def test_edit_sees_each_layer_and_may_leave_it():
+    vit, layers = tiny_vit(depth=3), []
+
+    def edit(layer: int, weights: Tensor) -> Tensor:
+        layers.append((layer, weights.shape))
+        return weights
+
+    seen, edited = vit.attend(IMAGES), vit.attend(IMAGES, edit)
+    assert layers == [(layer, (3, 4, 16, 16)) for layer in range(3)]
+    assert torch.equal(seen.logits, edited.logits)
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 0), (0, 3), (1, 2)])
+def test_edit_can_knock_out_a_head(layer: int, head: int):
+    vit = tiny_vit()
+
+    def knock_out(index: int, weights: Tensor) -> Tensor:
+        return weights * (torch.arange(4) != head)[:, None, None] if index == layer else weights
+
+    whole, edited = vit.attend(IMAGES), vit.attend(IMAGES, knock_out)
+    assert edited.maps[layer][:, head].count_nonzero() == 0
+    with torch.no_grad():
+        vit.layers[layer].attention.proj.weight[:, 4 * head : 4 * head + 4] = 0
+    assert not torch.allclose(edited.logits, whole.logits, atol=1e-3)
+    assert_close(edited.logits, vit(IMAGES), atol=1e-5, rtol=0)
+
+
+@EACH_POOL
+def test_gradient_flows_through_every_map(pool: str):
+    seen = tiny_vit(pool=pool).attend(IMAGES)
+    gradients = torch.autograd.grad(seen.logits[:, 0].sum(), seen.maps)
+    for gradient, weights in zip(gradients, seen.maps, strict=True):
+        assert gradient.shape == weights.shape
+        assert gradient.isfinite().all()
+        assert (gradient.abs().amax(dim=(2, 3)) > 1e-6).all()  # of every head for every image
+
+
+@EACH_POOL
+def test_what_is_seen_is_float32_under_autocast(pool: str):
+    vit = tiny_vit(pool=pool)
+    expected = vit.attend(IMAGES)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert vit(IMAGES).dtype == torch.bfloat16
+        seen = vit.attend(IMAGES)
+    for ours, exact in zip([*seen.maps, seen.logits, seen.readout, seen.features], _tensors(expected), strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, exact)
+
+
+def _tensors(seen: tuple) -> list[Tensor]:
+    return [*seen.maps, seen.logits, seen.readout, seen.features]
+
+
+@pytest.mark.parametrize("where", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("kernel", ["explicit", "fused"])
+def test_dropout_acts_in_training_only(where: str, kernel: str, monkeypatch: pytest.MonkeyPatch):
+    use_kernel(kernel, monkeypatch)
+    vit = tiny_vit(**{where: 0.5})
+    assert torch.equal(vit(IMAGES), vit(IMAGES))
+    assert_close(vit(IMAGES), tiny_vit()(IMAGES))
+    vit.train()
+    assert not torch.allclose(vit(IMAGES), vit(IMAGES), atol=1e-3)
+
+
+@pytest.mark.parametrize("module", [MLP(16, 64, dropout=0.5), MultiHeadSelfAttention(16, 2, dropout=0.5)])
+def test_dropout_of_a_block_drops_half_of_its_output(module: nn.Module):
+    torch.manual_seed(0)
+    assert (module(noise(8, 10, 16)) == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+def test_maps_are_those_before_dropout():
+    layer = MultiHeadSelfAttention(16, 4, attention_dropout=0.5)
+    randomize(layer)
+    x = noise(2, 7, 16)
+    output, maps = layer.attend(x)
+    quiet_output, quiet_maps = layer.eval().attend(x)
+    assert torch.equal(maps, quiet_maps)
+    assert not torch.allclose(output, quiet_output, atol=0.1)
+
+
+@EACH_POOL
+@EACH_POSITION
+def test_image_need_not_be_square(pool: str, position: str):
+    vit = tiny_vit(image_size=(4, 12), pool=pool, position=position)
+    images = noise(2, 3, 4, 12)
+    assert vit.grid == (2, 6)
+    assert vit.attention_maps(images).shape[-1] == 12 + vit.prefix_tokens
+    images[:, :, 2:4, 8:10] += 1  # the patch in row 1, column 4
+    changed = (vit.embed(images) - vit.embed(noise(2, 3, 4, 12))).abs().amax(dim=(0, 2)) > 1e-6
+    assert changed.nonzero().tolist() == [[vit.prefix_tokens + 1 * 6 + 4]]
+
+
+def test_position_makes_order_matter():
+    for position in POSITIONS:
+        vit = tiny_vit(position=position)
+        assert not torch.allclose(vit(IMAGES), vit(IMAGES.roll(2, dims=3)), atol=1e-3), position
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        pytest.param({"heads": 7}, r"heads=7 .*dim=16", id="V1 heads"),
+        pytest.param({"patch_size": 5}, r"patch_size=5 .*image_size=\(8, 8\)", id="V7 patch"),
+        pytest.param({"image_size": (8, 9)}, r"patch_size=2 .*image_size=\(8, 9\)", id="V7 one side"),
+        pytest.param({"pool": "max"}, r"pool=max .*mean cls sequence", id="pool"),
+        pytest.param({"position": "none"}, r"position=none .*learned sincos", id="position"),
+        pytest.param({"position": "sincos", "dim": 6, "heads": 2}, r"by 4, not dim=6", id="sincos"),
+    ],
+)
+def test_V1_V7_what_does_not_fit_is_refused_with_both_numbers(wrong: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        tiny_vit(**wrong)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 16, 16), (1, 1, 8, 8), (1, 3, 4, 16), (3, 8, 8), (1, 8, 8, 3)])
+def test_V7_images_of_another_shape_are_refused(shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match=r"images of shape \(.*\), but this network takes \(3, 8, 8\)"):
+        tiny_vit()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("block", [ViT, MultiHeadSelfAttention, PatchEmbedding, MLP])
+def test_misspelt_keyword_is_refused(block: type[nn.Module]):
+    needed = {MultiHeadSelfAttention: (16, 4), PatchEmbedding: ((8, 8), 2), MLP: (16, 32)}
+    with pytest.raises(TypeError, match="head_s"):
+        block(*needed.get(block, ()), head_s=4)
+
+
+def test_choices_and_defaults_are_those_of_the_settings():
+    table = TrainSettings.fields()
+    assert set(table["pool"].metadata["key"].choices) == set(POOLS)
+    assert set(table["position"].metadata["key"].choices) == set(POSITIONS)
+    defaults = {name: parameter.default for name, parameter in inspect.signature(ViT).parameters.items()}
+    shared = (defaults.keys() & table.keys()) - {"image_size"}  # a side here, two numbers there
+    assert len(shared) == 10
+    assert {name: defaults[name] for name in shared} == {name: table[name].default for name in shared}
+
+
+@EACH_POOL
+@EACH_POSITION
+def test_V16_nothing_is_float64(pool: str, position: str):
+    vit = tiny_vit(pool=pool, position=position)
+    kept = [*vit.parameters(), *vit.buffers(), *_tensors(vit.attend(IMAGES))]
+    assert {value.dtype for value in kept} == {torch.float32}
+
+
+def test_C3_compile_changes_no_key():
+    vit = tiny_vit()
+    before = list(vit.state_dict())
+    vit.compile()
+    assert list(vit.state_dict()) == before
+    tiny_vit().load_state_dict(vit.state_dict())
+
+
+@EACH_POOL
+@EACH_POSITION
+def test_weights_carry_all_that_was_learned(pool: str, position: str):
+    vit, other = (tiny_vit(pool=pool, position=position) for _ in range(2))
+    randomize(other, seed=1)
+    assert not torch.allclose(vit(IMAGES), other(IMAGES), atol=1e-3)
+    other.load_state_dict(vit.state_dict())
+    assert torch.equal(vit(IMAGES), other(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "device", "dtype", "kernel"),
+    [
+        (64, "cpu", torch.float32, "explicit"),
+        (197, "cpu", torch.float32, "fused"),
+        (197, "cpu", torch.bfloat16, "explicit"),
+        (1025, "cpu", torch.bfloat16, "fused"),
+        (64, "cpu", torch.float16, "fused"),
+        (64, "cuda", torch.float32, "fused"),
+        (64, "cuda", torch.bfloat16, "fused"),
+    ],
+)
+def test_kernel_is_the_faster_one(tokens: int, device: str, dtype: torch.dtype, kernel: str):
+    assert attention_kernel(tokens, device=device, dtype=dtype) == kernel
+
+
+@pytest.mark.parametrize(("kernel", "calls"), [("explicit", 0), ("fused", 1)])
+def test_chosen_kernel_is_the_one_that_runs(kernel: str, calls: int, monkeypatch: pytest.MonkeyPatch):
+    use_kernel(kernel, monkeypatch)
+    called = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: called.append(1) or fused(*a, **k))
+    MultiHeadSelfAttention(16, 4)(noise(1, 7, 16))
+    assert len(called) == calls

@@ -1,0 +1,190 @@
+"""A run that was stopped, however, and resumed equals one that was not: bit for bit, without gap or repeat."""
+
+import csv
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.conftest import TINY, only_run, start
+from vit.training.checkpoint import read_checkpoint
+
+DIE_AT_STEP = """
+import os, signal
+from vit.training.classifier import Classifier
+step = Classifier.training_step
+def dying(self, *arguments):
+    if self.global_step == {step}:
+        os.kill(os.getpid(), signal.{signal})
+    return step(self, *arguments)
+Classifier.training_step = dying
+"""
+DIE_IN_SAVE = """
+import os, signal
+from vit.training import checkpoint
+replace = os.replace
+def dying(part, path):
+    dying.saves += str(path).endswith(".ckpt")
+    if dying.saves == {save}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(part, path)
+dying.saves = 0
+checkpoint.os.replace = dying
+"""
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return read_checkpoint(run / "last.ckpt")["state_dict"]
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
+    assert curves(first) == curves(second)
+    assert {p.name: p.read_bytes() for p in (first / "pictures").iterdir()} == {
+        p.name: p.read_bytes() for p in (second / "pictures").iterdir()
+    }
+
+
+def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0, "images": 0})
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("throughput")]
+    found = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+    return found | {tag: [(event.step, 0.0) for event in events.Images(tag)] for tag in events.Tags()["images"]}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run of 4 epochs, 32 steps."""
+    runs = tmp_path_factory.mktemp("whole")
+    process = start(["data=folder", f"data.root={tiny}", f"runs={runs}", *TINY, "epochs=4"])
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    return only_run(runs)
+
+
+@pytest.mark.parametrize("extra", [[], ["optimizer=adamw", "dropout=0.1", "attention_dropout=0.1", "pool=cls"]])
+def test_C4_C5_C6_killed_at_step_19_of_32(
+    extra: list[str], words: list[str], whole: Path, tmp_path: Path, train: Callable
+) -> None:
+    if extra:
+        assert train([*words, *extra, f"runs={tmp_path / 'other'}", "epochs=4"]) == 0
+        whole = only_run(tmp_path / "other")
+    process = start([*words, *extra, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal="SIGKILL"))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    run = only_run(tmp_path / "runs")
+    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 2
+    assert train([f"resume={run}"]) == 0
+    assert_equal_runs(whole, run)
+
+
+@pytest.mark.parametrize("save", [1, 4])
+def test_C8_killed_within_a_save(save: int, words: list[str], whole: Path, tmp_path: Path, train: Callable) -> None:
+    process = start([*words, "epochs=4"], before=DIE_IN_SAVE.format(save=save))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    run = only_run(tmp_path / "runs")
+    assert list(run.glob("*.part"))
+    assert train([f"resume={run}"]) == 0
+    assert_equal_runs(whole, run)
+    assert not list(run.glob("*.part"))
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_R1_B7_a_signal_ends_the_step_and_says_how_to_go_on(
+    name: str, status: int, words: list[str], whole: Path, tmp_path: Path, train: Callable
+) -> None:
+    process = start([*words, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal=name))
+    out, err = process.communicate()
+    assert process.returncode == status, err
+    run = only_run(tmp_path / "runs")
+    assert f"resume={run}" in out
+    assert "Traceback" not in err
+    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 2
+    assert [step for step, _ in curves(run)["validation/accuracy"]] == [8, 16]
+    assert train([f"resume={run}"]) == 0
+    assert_equal_runs(whole, run)
+
+
+def test_C4_killed_before_the_first_checkpoint_begins_again(
+    words: list[str], whole: Path, tmp_path: Path, train: Callable
+) -> None:
+    start([*words, "epochs=4"], before=DIE_AT_STEP.format(step=3, signal="SIGKILL")).communicate()
+    run = only_run(tmp_path / "runs")
+    assert not (run / "last.ckpt").exists()
+    assert train([f"resume={run}"]) == 0
+    assert_equal_runs(whole, run)
+
+
+def test_C6_more_epochs_are_announced_and_the_rate_is_planned_anew(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=2", "warmup=0"]) == 0
+    run = only_run(tmp_path / "runs")
+    capsys.readouterr()
+    assert train([f"resume={run}", "epochs=4"]) == 0
+    assert "epochs 2 → 4: the learning rate is planned anew" in capsys.readouterr().out
+    rates = dict(curves(run)["learning_rate/muon"])
+    assert rates[32] == pytest.approx(0.02 * 1 / 32)
+    with open(run / "metrics.csv", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3", "4"]
+
+
+def test_C10_eleven_epochs_go_on_with_the_twelfth(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=11", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    capsys.readouterr()
+    assert train([f"resume={run}", "epochs=12"]) == 0
+    assert "epoch 11 is finished" in capsys.readouterr().out
+    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 12
+
+
+def test_C8_a_broken_checkpoint_is_named_and_the_whole_one_offered(
+    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    content = (run / "last.ckpt").read_bytes()
+    (run / "last.ckpt").write_bytes(content[:1000])
+    for command in (train, evaluate):
+        capsys.readouterr()
+        key = "resume" if command is train else "checkpoint"
+        assert command([f"{key}={run}"]) != 0
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert "last.ckpt is broken" in line
+        assert "best.ckpt" in line
+    assert train([f"resume={run / 'best.ckpt'}"]) == 0
+
+
+@pytest.mark.parametrize("word", ["heads=4", "seed=1", "data=shapes", "lr=0.5", "recipe=none"])
+def test_C11_a_contradiction_is_refused(
+    word: str, words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train([f"resume={run}", word]) != 0
+    assert word.partition("=")[0] in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train([f"resume={run}", "heads=2"]) == 0
+
+
+def test_a_finished_run_is_tested_again(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    first = capsys.readouterr().out
+    assert train([f"resume={run}"]) == 0
+    line = next(line for line in first.splitlines() if line.startswith("test accuracy"))
+    assert line in capsys.readouterr().out.splitlines()
