@@ -12,7 +12,7 @@ from references import noise, randomize, tiny_vit, use_kernel
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from vit.model import MLP, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
+from vit.model import MLP, Attention, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
 from vit.model.pooling import POOLS
 from vit.model.position import POSITIONS
 from vit.settings import TrainSettings
@@ -20,6 +20,10 @@ from vit.settings import TrainSettings
 IMAGES = noise(3, 3, 8, 8)
 EACH_POOL = pytest.mark.parametrize("pool", POOLS)
 EACH_POSITION = pytest.mark.parametrize("position", POSITIONS)
+
+
+def tensors_of(seen: Attention) -> list[Tensor]:
+    return [*seen.maps, seen.logits, seen.readout, seen.features]
 
 
 def tokens_before_pool(vit: ViT) -> Tensor:
@@ -180,13 +184,9 @@ def test_what_is_seen_is_float32_under_autocast(pool: str):
     with torch.autocast("cpu", torch.bfloat16):
         assert vit(IMAGES).dtype == torch.bfloat16
         seen = vit.attend(IMAGES)
-    for ours, exact in zip([*seen.maps, seen.logits, seen.readout, seen.features], _tensors(expected), strict=True):
+    for ours, exact in zip(tensors_of(seen), tensors_of(expected), strict=True):
         assert ours.dtype == torch.float32
         assert torch.equal(ours, exact)
-
-
-def _tensors(seen: tuple) -> list[Tensor]:
-    return [*seen.maps, seen.logits, seen.readout, seen.features]
 
 
 @pytest.mark.parametrize("where", ["dropout", "attention_dropout"])
@@ -277,16 +277,21 @@ def test_choices_and_defaults_are_those_of_the_settings():
 @EACH_POSITION
 def test_V16_nothing_is_float64(pool: str, position: str):
     vit = tiny_vit(pool=pool, position=position)
-    kept = [*vit.parameters(), *vit.buffers(), *_tensors(vit.attend(IMAGES))]
+    kept = [*vit.parameters(), *vit.buffers(), *tensors_of(vit.attend(IMAGES))]
     assert {value.dtype for value in kept} == {torch.float32}
 
 
-def test_C3_compile_changes_no_key():
+def test_C3_compile_changes_no_key(monkeypatch: pytest.MonkeyPatch):
+    called = []
+    monkeypatch.setattr(torch, "compile", lambda call: lambda *images: called.append(1) or call(*images))
     vit = tiny_vit()
-    before = list(vit.state_dict())
+    keys, logits = list(vit.state_dict()), vit(IMAGES)
     vit.compile()
-    assert list(vit.state_dict()) == before
+    assert torch.equal(vit(IMAGES), logits)
+    assert called == [1]
+    assert list(vit.state_dict()) == keys
     tiny_vit().load_state_dict(vit.state_dict())
+    vit.load_state_dict(tiny_vit().state_dict())
 
 
 @EACH_POOL

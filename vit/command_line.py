@@ -176,11 +176,11 @@ def _parse(word: str, *, many: bool, text: bool) -> Override:
     parser = OverridesParser.create()
     quoted = f"{name}={_quoted(value)}"
     if text and not many and value not in ("null", "") and value[0] not in "'\"":
-        return parser.parse_override(quoted)
+        return parser.parse_overrides([quoted])[0]
     try:
-        return parser.parse_override(word)
+        return parser.parse_overrides([word])[0]
     except OverrideParseException:
-        return parser.parse_override(quoted)
+        return parser.parse_overrides([quoted])[0]
 
 
 def _quoted(value: str) -> str:
@@ -271,7 +271,11 @@ def help_text(table: Settings) -> str:
         start = f"{name}={show(field.default)}"
         text = f"{key.meaning} ({describe(key, hints[field.name])})"
         lines += textwrap.wrap(f"  {start:26} {text}", width=80, subsequent_indent=" " * 29)
-    lines += ["", "Options: --multirun (-m) trains each of heads=2,4,8; --cfg job prints the settings and stops."]
+    lines += [
+        "",
+        "Options: --multirun (-m) trains each of heads=2,4,8;",
+        "         --cfg job prints the settings and stops.",
+    ]
     return "\n".join(lines)
 
 

@@ -86,6 +86,10 @@ class _Settings:
         plain = {name: getattr(self, field.name) for name, field in self.fields().items()}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
+    def group(self, name: str) -> dict[str, Any]:
+        """The values of one group. Those of "model" are arguments of `ViT`."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["key"].group == name}
+
     def check_jointly(self) -> None:
         """Raise UserError if values that are right one by one do not go together."""
 

@@ -134,7 +134,7 @@ def train(
     write_atomically(folder / RESULT, _json(result))
     if isinstance(trainer.logger, RunLogger):
         trainer.logger.log_metrics({"test/accuracy": test.accuracy, "test/loss": test.loss}, step=facts.step)
-        trainer.logger.finalize("success")
+        trainer.logger.experiment.close()
     places = [f"data.root={root}"] if root else []
     console.print(f"test accuracy {test}")
     console.print(
@@ -151,18 +151,9 @@ def _facts(
     facts = Facts(
         model={
             "image_size": settings.image_size,
-            "patch_size": settings.patch_size,
             "channels": image_set.train.images.shape[1],
             "classes": len(image_set.classes),
-            "dim": settings.dim,
-            "depth": settings.depth,
-            "heads": settings.heads,
-            "mlp_ratio": settings.mlp_ratio,
-            "pool": settings.pool,
-            "position": settings.position,
-            "qkv_bias": settings.qkv_bias,
-            "dropout": settings.dropout,
-            "attention_dropout": settings.attention_dropout,
+            **settings.group("model"),
         },
         settings={key: value for key, value in settings.values().items() if key not in PLACES},
         classes=image_set.classes,
@@ -210,7 +201,7 @@ def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, cons
     except ImportError as error:  # a broken viewer must not stop the training
         console.print(f"no TensorBoard ({error}): numbers go to metrics.csv and pictures to {PICTURES}/ only")
         return False
-    logger.log_hyperparams(settings.values())
+    logger.log_settings(settings.values())
     return logger
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.training.checkpoint import write_atomically
@@ -18,57 +18,37 @@ LOG_EVERY = 10  # steps
 METRICS = "metrics.csv"
 
 
-class RunLogger(Logger):
-    """Writes TensorBoard's events into a run folder. `experiment` is the SummaryWriter.
+class RunLogger(TensorBoardLogger):
+    """Writes TensorBoard's events into a run folder itself. `experiment` is the SummaryWriter.
 
     A value stands at the number of optimiser steps that were made before it was read. `resumed_at` is the step that a
     resumed run goes on from: what an interrupted epoch had written after it disappears.
     """
 
     def __init__(self, folder: Path, *, resumed_at: int | None = None) -> None:
-        super().__init__()
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.folder = folder
         if resumed_at is not None:
             _wait_for_a_later_name(folder)
         purge = resumed_at and resumed_at + 1  # from the very start: 0
-        self.experiment = SummaryWriter(str(folder), purge_step=purge)
-
-    @property
-    def name(self) -> str:
-        return ""
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    @property
-    def save_dir(self) -> str:
-        return str(self.folder)
+        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        for tag, value in metrics.items():
-            self.experiment.add_scalar(tag, value, step)
-
-    @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
         """Plain settings for the HParams tab, whose metrics are the scalars of the same names."""
         from torch.utils.tensorboard.summary import hparams
 
-        plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in params.items()}
-        metrics = {"validation/accuracy": None, "test/accuracy": None}
-        for summary in hparams(plain, metrics):
+        plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in settings.items()}
+        for summary in hparams(plain, {"validation/accuracy": None, "test/accuracy": None}):
             self.experiment._get_file_writer().add_summary(summary)
 
     @rank_zero_only
     def save(self) -> None:
+        """Flush. (The parent would add a second file of settings.)"""
         self.experiment.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        self.experiment.flush()
+        """Flush, but stay open: after the training comes the test."""
+        self.save()
 
 
 class WriteMetrics(Callback):

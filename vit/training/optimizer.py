@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.adamw import adamw
+from torch.optim import AdamW
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at zero, not exact
 BETAS = (0.9, 0.95)
@@ -30,69 +29,48 @@ def orthogonalize(matrices: Tensor, *, dtype: torch.dtype, steps: int = 5) -> Te
     return x.mT if tall else x
 
 
-class MuonAdamW(Optimizer):
+class MuonAdamW(AdamW):
     """Muon for the parameter groups whose "muon" is true, AdamW (Loshchilov & Hutter 2019) for the others.
 
     One object, so that one scheduler, one state and automatic optimisation serve both. Matrices of one shape are
-    orthogonalised in one batched product. Equal to `torch.optim.Muon` and `torch.optim.AdamW`, by test.
+    orthogonalised in one batched product, in `dtype`. Equal to `torch.optim.Muon`, by test.
     """
 
     def __init__(self, groups: Iterable[dict], *, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0, "muon": False})
+        super().__init__([{"muon": False, **group} for group in groups], betas=BETAS, weight_decay=0.0, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            (self._muon if group["muon"] else self._adamw)(group, parameters)
+        every_group = self.param_groups
+        self.param_groups = [group for group in every_group if not group["muon"]]
+        try:
+            loss = super().step(closure)  # AdamW sees its own groups only; the closure computes every gradient
+        finally:
+            self.param_groups = every_group
+        for group in every_group:
+            if group["muon"]:
+                self._muon(group)
         return loss
 
-    def _muon(self, group: dict, parameters: list[nn.Parameter]) -> None:
+    def _muon(self, group: dict) -> None:
         by_shape: dict[torch.Size, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            by_shape.setdefault(parameter.shape, []).append(parameter)
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                by_shape.setdefault(parameter.shape, []).append(parameter)
         for (rows, columns), matrices in by_shape.items():
             updates = []
             for matrix in matrices:
                 state = self.state[matrix]
-                if not state:
-                    state["momentum"] = torch.zeros_like(matrix)
+                if not state:  # "step" is what AdamW expects to find in every state that it loads
+                    state.update(step=torch.zeros(()), momentum=torch.zeros_like(matrix))
+                state["step"] += 1
                 state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
                 updates.append(matrix.grad.lerp(state["momentum"], MOMENTUM))  # type: ignore[union-attr]
             directions = orthogonalize(torch.stack(updates), dtype=self.dtype)
             rate = group["lr"] * math.sqrt(max(1, rows / columns))
             for matrix, direction in zip(matrices, directions, strict=True):
                 matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-rate)
-
-    def _adamw(self, group: dict, parameters: list[nn.Parameter]) -> None:
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state["step"] = torch.zeros((), device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-        states = [self.state[parameter] for parameter in parameters]
-        adamw(
-            parameters,  # type: ignore[arg-type]
-            [parameter.grad for parameter in parameters],  # type: ignore[misc]
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=1e-8,
-            maximize=False,
-        )
 
 
 def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, weight_decay: float) -> list[dict]:

@@ -1,0 +1,99 @@
+"""The layout that a newcomer is promised."""
+
+import ast
+import importlib.metadata
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+LAYERS = ["settings", "model", "data", "training inspection", "evaluation", "runs", "command_line"]
+HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names.split()}
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def modules() -> list[Path]:
+    return sorted((REPOSITORY / "vit").rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", modules(), ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_imports_go_one_way(file: Path) -> None:
+    parts = file.relative_to(REPOSITORY / "vit").with_suffix("").parts
+    if parts == ("__init__",):
+        assert not list(imports(file))
+        return
+    for module in imports(file):
+        if module.startswith("vit."):
+            other = module.split(".")[1]
+            assert other == parts[0] or HEIGHT[other] < HEIGHT[parts[0]], f"{file} imports {module}"
+
+
+def test_only_the_command_line_knows_hydra_and_the_table_knows_no_torch() -> None:
+    for file in modules():
+        roots = {module.partition(".")[0] for module in imports(file)}
+        assert file.name == "command_line.py" or not roots & {"hydra", "omegaconf"}
+        if file.parent.name == "model":
+            assert roots <= {"torch", "vit", "collections", "functools", "typing"}
+    assert "torch" not in set(imports(REPOSITORY / "vit" / "settings.py"))
+
+
+def lines_of_code(*files: Path) -> int:
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") for f in files for line in f.read_text().splitlines()
+    )
+
+
+def test_size_stays_that_of_an_evening() -> None:
+    vit = REPOSITORY / "vit"
+    counts = {part: lines_of_code(*(vit / part).rglob("*.py")) for part in ("model", "data", "training")}
+    assert counts["model"] <= 450
+    assert sum(counts.values()) <= 1200
+    assert lines_of_code(*modules()) <= 3000
+    assert lines_of_code(*(REPOSITORY / "scripts").glob("*.py")) <= 100
+    assert len(list((REPOSITORY / "configs").rglob("*.yaml"))) <= 12
+
+
+def test_no_config_names_code() -> None:
+    for file in (REPOSITORY / "configs").rglob("*.yaml"):
+        assert "_target_" not in file.read_text()
+
+
+def test_P1_the_malicious_releases_are_excluded() -> None:
+    lines = [Requirement(line) for line in PROJECT["dependencies"]]
+    guarded = [line for line in lines if line.name in ("lightning", "pytorch-lightning")]
+    assert len(guarded) == 2
+    for line in guarded:
+        assert not line.specifier.contains("2.6.2")
+        assert not line.specifier.contains("2.6.3")
+
+
+def test_H19_B10_supported_versions_are_stated() -> None:
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    (tensorboard,) = [Requirement(line) for line in PROJECT["dependencies"] if line.startswith("tensorboard")]
+    assert not tensorboard.specifier.contains("2.20.0")
+
+
+def test_every_direct_dependency_is_imported() -> None:
+    """And nothing else is, so that an install from nothing is whole."""
+    provides = importlib.metadata.packages_distributions()
+    used = set()
+    for file in modules():
+        used |= {module.partition(".")[0] for module in imports(file)}
+    names = {re.sub(r"[-_.]+", "-", name).lower() for root in used for name in provides.get(root, [])}
+    declared = {Requirement(line).name.lower() for line in PROJECT["dependencies"]}
+    with_torch = {"numpy", "pillow"}  # required by torchvision and matplotlib
+    assert names - with_torch - {PROJECT["name"]} <= declared | {"omegaconf"}
+    assert declared - {"pytorch-lightning"} <= names
