@@ -42,10 +42,11 @@ def _call(program: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> in
     from vit import command_line
 
     monkeypatch.setattr(sys, "argv", [str(REPOSITORY / "scripts" / f"{program}.py"), *words])
-    with pytest.raises(SystemExit) as left:
+    try:
         getattr(command_line, program)(REPOSITORY / "configs")
-        raise SystemExit(0)
-    return int(left.value.code or 0)
+    except SystemExit as left:
+        return int(left.code or 0)
+    return 0
 
 
 @pytest.fixture
@@ -68,7 +69,11 @@ def only_run(parent: Path) -> Path:
 
 def start(words: list[str], *, before: str = "") -> subprocess.Popen:
     """scripts/train.py in a process of its own; `before` is code that it executes first, e.g. to die at a step."""
-    code = f"{before}\nfrom pathlib import Path\nfrom vit.command_line import train\ntrain(Path({str(REPOSITORY / 'configs')!r}))"
+    code = f"""{before}
+from pathlib import Path
+from vit.command_line import train
+train(Path({str(REPOSITORY / "configs")!r}))
+"""
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.PIPE,

@@ -104,9 +104,7 @@ class ImageData(LightningDataModule):
         )
         return self._loader(self.train, sampler, self.batch_size // world)
 
-    def val_dataloader(self) -> DataLoader | list:
-        if not len(self.validation):
-            return []
+    def val_dataloader(self) -> DataLoader:
         world, rank = self._place()
         share = range(rank, len(self.validation), world)  # unpadded: no image counts twice
         return self._loader(self.validation, share, self.batch_size)

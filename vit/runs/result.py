@@ -10,7 +10,7 @@ from vit.evaluation.score import Score
 from vit.model import ViT
 from vit.runs.machine import commit, hardware
 from vit.training.checkpoint import Facts
-from vit.training.logger import read_metrics
+from vit.training.logger import METRICS, read_metrics
 from vit.training.precision import Device
 
 RESULT = "result.json"
@@ -42,6 +42,7 @@ def describe(
         "command": command,
         "settings": facts.settings,
         "curve": [
-            {name: float(value) if value else None for name, value in row.items()} for row in read_metrics(folder)
+            {name: float(value) if value else None for name, value in row.items()}
+            for row in read_metrics(folder / METRICS)
         ],
     }

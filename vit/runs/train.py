@@ -108,6 +108,7 @@ def train(
             logger=_logger(settings, folder, resumed, console) if leader else False,
             plugins=[AtomicCheckpointIO()],
             use_distributed_sampler=False,  # ImageData has its own
+            limit_val_batches=1.0 if len(data.validation) else 0,
             num_sanity_val_steps=0,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -198,10 +199,10 @@ def _shown(image_set: ImageSet, data: ImageData) -> tuple[torch.Tensor, list[str
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:
     try:
         logger = RunLogger(folder, resumed_at=resumed.step if resumed else None)
-    except ImportError as error:  # a broken viewer must not stop the training
+        logger.log_settings(settings.values())
+    except Exception as error:  # a viewer that is missing, or broken in whatever way, must not stop the training
         console.print(f"no TensorBoard ({error}): numbers go to metrics.csv and pictures to {PICTURES}/ only")
         return False
-    logger.log_settings(settings.values())
     return logger
 
 

@@ -1,0 +1,304 @@
+"""What a run leaves behind, and that evaluate reads it as training wrote it."""
+
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from tests.conftest import REPOSITORY, only_run, start
+from vit.runs.folder import claim_folder
+from vit.training import load
+from vit.training.checkpoint import read_checkpoint
+
+
+@pytest.fixture
+def run(words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture) -> tuple[Path, str]:
+    """A run of two epochs, and what it printed."""
+    assert train([*words, "epochs=2"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return only_run(tmp_path / "runs"), printed.out
+
+
+def line_of(out: str, beginning: str) -> str:
+    (line,) = [line for line in out.splitlines() if line.startswith(beginning)]
+    return line
+
+
+def plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(k, (str, int)) and plain(v) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(plain, value))
+    return value is None or type(value) in (bool, int, float, str, torch.Tensor)
+
+
+def events(run: Path) -> EventAccumulator:
+    found = EventAccumulator(str(run), size_guidance={"scalars": 0, "images": 0})
+    found.Reload()
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+def test_C11_R10_evaluate_prints_what_training_printed(
+    batch_size: int, run: tuple[Path, str], words: list[str], evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    folder, out = run
+    assert evaluate([f"checkpoint={folder}", words[1], f"batch_size={batch_size}"]) == 0
+    again = capsys.readouterr().out
+    assert line_of(again, "test accuracy") == line_of(out, "test accuracy")
+    assert "of 16" in line_of(again, "test accuracy")
+    assert "16 test images" in again
+    assert re.search(r"cat .* %", again)
+
+
+def test_C11_evaluate_refuses_a_contradiction(
+    run: tuple[Path, str], words: list[str], evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    for word in ("heads=4", "image_size=16", "data=cifar10", "precision=16-mixed"):
+        assert evaluate([f"checkpoint={run[0]}", words[1], word]) != 0
+        assert "contradicts the checkpoint" in capsys.readouterr().err
+    assert evaluate([f"checkpoint={run[0]}", words[1], "heads=2", "image_size=8", "data=folder"]) == 0
+
+
+def test_evaluate_refuses_images_of_other_classes(
+    run: tuple[Path, str], tmp_path: Path, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "horse"):
+            (tmp_path / "other" / part / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / "other" / part / name / "0.png")
+    assert evaluate([f"checkpoint={run[0]}", f"data.root={tmp_path / 'other'}"]) != 0
+    assert "other classes (cat horse) than trained (cat dog)" in capsys.readouterr().err
+
+
+def test_C1_H15_a_checkpoint_holds_tensors_and_plain_facts(run: tuple[Path, str], words: list[str]) -> None:
+    for name in ("last.ckpt", "best.ckpt"):
+        content = torch.load(run[0] / name, weights_only=True)
+        assert plain(content)
+        facts = content["facts"]
+        assert facts["settings"]["heads"] == 2
+        assert facts["classes"] == ["cat", "dog"]
+        assert "data.root" not in facts["settings"]
+        assert words[1].partition("=")[2] not in repr(facts)
+
+
+def test_load_gives_the_network_and_its_facts(run: tuple[Path, str]) -> None:
+    vit, facts = load(run[0])
+    assert not vit.training
+    assert (facts.epoch, facts.step, facts.classes) == (2, 16, ("cat", "dog"))
+    assert vit(torch.zeros(1, 3, 8, 8)).shape == (1, 2)
+
+
+def test_C7_last_is_the_last_epoch_even_if_nothing_improves(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=3", "lr=0", "muon_lr=0"]) == 0
+    folder = only_run(tmp_path / "runs")
+    assert load(folder / "last.ckpt")[1].epoch == 3
+    assert load(folder / "best.ckpt")[1].epoch == 1
+
+
+def test_C15_it_is_said_which_file_and_epoch_is_meant(
+    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=3", "lr=0", "muon_lr=0"]) == 0
+    folder = only_run(tmp_path / "runs")
+    assert "last.ckpt, epoch 3" in capsys.readouterr().out
+    for place, said in ((folder, "last.ckpt: epoch 3 of 3"), (folder / "best.ckpt", "best.ckpt: epoch 1 of 3")):
+        assert evaluate([f"checkpoint={place}", words[1]]) == 0
+        assert said in capsys.readouterr().out
+
+
+def test_without_validation_nothing_is_selected(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "validation=0"]) == 0
+    folder = only_run(tmp_path / "runs")
+    assert not (folder / "best.ckpt").exists()
+    assert json.loads((folder / "result.json").read_text())["validation_accuracy"] is None
+    assert "validation loss" not in capsys.readouterr().out
+
+
+def test_result_holds_everything_that_is_needed_to_reach_it_again(run: tuple[Path, str]) -> None:
+    result = json.loads((run[0] / "result.json").read_text())
+    assert result["passes"] == 2
+    assert result["train_images"] == 48
+    assert result["test_images"] == 16
+    assert result["images"].startswith("images of tiny")
+    assert f"test accuracy {100 * result['test_accuracy']:.2f} % of 16" in run[1]
+    assert result["settings"]["heads"] == 2
+    assert [row["epoch"] for row in result["curve"]] == [1, 2]
+    assert "heads=2" in result["command"].split()
+    assert result["minutes"] > 0
+    assert set(result) >= {"recipe", "seed", "flops", "hardware", "commit", "torch", "precision"}
+
+
+def test_B1_hyperparameters_stand_beside_real_metrics(run: tuple[Path, str]) -> None:
+    found = events(run[0])
+    assert "hp_metric" not in found.Tags()["scalars"]
+    assert {"validation/accuracy", "test/accuracy"} <= set(found.Tags()["scalars"])
+    metadata = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    session = HParamsPluginData.FromString(metadata).session_start_info
+    assert session.hparams["heads"].number_value == 2
+    experiment = HParamsPluginData.FromString(
+        found.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    ).experiment
+    assert {info.name.tag for info in experiment.metric_infos} == {"validation/accuracy", "test/accuracy"}
+
+
+def test_the_curves_stand_at_the_steps_that_were_made(run: tuple[Path, str]) -> None:
+    found = events(run[0])
+    assert [event.step for event in found.Scalars("validation/accuracy")] == [8, 16]
+    assert [event.step for event in found.Scalars("train/loss")] == [8, 10, 16]
+    rates = {event.step: event.value for event in found.Scalars("learning_rate/adamw")}
+    assert rates[16] == pytest.approx(1e-3 * 1 / (16 - 1.6), rel=1e-4)
+    assert min(event.value for event in found.Scalars("throughput/images_per_second")) > 0
+
+
+def test_B4_B6_ten_pictures_a_tag_and_a_png_of_each(run: tuple[Path, str]) -> None:
+    folder, out = run
+    assert "--samples_per_plugin images=200" in out
+    found = events(folder)
+    assert found.Tags()["images"] == ["attention/layer_01", "attention/layer_02"]
+    for layer in (1, 2):
+        images = found.Images(f"attention/layer_{layer:02d}")
+        steps = [image.step for image in images]
+        assert steps[0] == 0
+        assert steps[-1] == 16
+        assert len(steps) <= 10
+        for image in images:
+            copy = folder / "pictures" / f"step_{image.step:06d}_layer_{layer:02d}.png"
+            assert copy.read_bytes() == image.encoded_image_string
+    picture = np.asarray(Image.open(copy))
+    assert picture.max() == 255
+    assert picture.std() > 10
+
+
+def test_B13_the_command_to_look_has_an_absolute_path(run: tuple[Path, str]) -> None:
+    lines = [line for line in run[1].splitlines() if "tensorboard --logdir" in line]
+    assert len(lines) == 2  # at the start and at the end
+    for line in lines:
+        assert str(run[0].parent.resolve()) in line
+
+
+def test_B8_H3_names_sort_by_time_and_tell_what_was_changed(tmp_path: Path) -> None:
+    first = claim_folder(tmp_path, {"heads": 2, "lr": 1e-4, "image_size": [32, 64], "data.root": "/a b/c=d"})
+    second = claim_folder(tmp_path, {"heads": 4})
+    assert "heads-2" in first.name
+    assert "heads-4" in second.name
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", first.name)
+    many = claim_folder(tmp_path, {f"key{i}": "x" * 9 for i in range(50)} | {"x/../../y": "z"})
+    assert len(many.name) <= 110
+    assert many.parent == tmp_path
+
+
+def test_H4_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: claim_folder(tmp_path / "runs", {}), range(40)))
+    assert len(set(folders)) == 40
+
+
+def test_H4_H8_one_folder_one_event_file(run: tuple[Path, str]) -> None:
+    names = sorted(path.name for path in run[0].iterdir())
+    assert [re.sub(r"^events\..*", "events", name) for name in names] == [
+        "best.ckpt", "events", "last.ckpt", "metrics.csv", "pictures", "result.json", "settings.json",
+    ]  # fmt: skip
+    assert not [name for name in names if re.search(r"[=,: ]", name)]
+
+
+def test_B11_a_missing_tensorboard_does_not_stop_the_training(
+    words: list[str],
+    tmp_path: Path,
+    train: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith(("torch.utils.tensorboard", "tensorboard."))]:
+        monkeypatch.delitem(sys.modules, name)
+    assert train([*words, "epochs=1"]) == 0
+    assert line_of(capsys.readouterr().out, "no TensorBoard")
+    folder = only_run(tmp_path / "runs")
+    assert (folder / "metrics.csv").exists()
+    assert list((folder / "pictures").iterdir())
+    assert not list(folder.glob("events*"))
+
+
+def test_H14_jobs_of_a_sweep_run_as_if_alone_and_a_failed_one_is_named(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    sweep = [word for word in words if not word.startswith("heads")]
+    assert train(["--multirun", *sweep, "epochs=1", "heads=1,3,2"]) == 1
+    printed = capsys.readouterr()
+    assert "error: heads=3 does not divide dim=16" in printed.err
+    table = printed.out[printed.out.index("validation ┃") :]
+    assert "heads=3" in table
+    assert "failed" in table
+    runs = sorted(path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert len(runs) == 2
+    assert train([*words, "epochs=1", f"runs={tmp_path / 'alone'}"]) == 0
+    assert weights_hash(runs[1]) == weights_hash(only_run(tmp_path / "alone"))
+    assert weights_hash(runs[0]) != weights_hash(runs[1])
+
+
+def weights_hash(run: Path) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(read_checkpoint(run / "last.ckpt")["state_dict"].items()):
+        digest.update(name.encode() + value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train: Callable) -> None:
+    for workers in (0, 2):
+        assert train([*words, "epochs=2", f"workers={workers}", f"runs={tmp_path / str(workers)}"]) == 0
+    first, second = only_run(tmp_path / "0"), only_run(tmp_path / "2")
+    assert weights_hash(first) == weights_hash(second)
+    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
+
+
+def test_H2_H1_two_devices_share_one_folder(words: list[str], tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, "epochs=1", "devices=2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    folder = only_run(tmp_path / "runs")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert len(list(folder.glob("events*"))) == 1
+    assert process.stdout.count("test accuracy") == 1
+    assert load(folder)[1].step == 8
+    assert not [line for line in process.stderr.splitlines() if "warn" in line.lower()]
+
+
+def test_R6_R7_a_log_file_gets_plain_lines_and_no_third_party_message(words: list[str]) -> None:
+    process = start([*words, "epochs=3"])
+    out, err = process.communicate()
+    assert process.returncode == 0
+    assert err == ""
+    assert "\r" not in out
+    assert "\x1b" not in out
+    assert sum(bool(re.match(r"epoch \d/3 · train loss", line)) for line in out.splitlines()) == 3
+    assert len(out.splitlines()) < 30
+    assert not re.search(r"(?i)warning|deprecat|tip:", out)
+
+
+def test_first_loss_is_that_of_chance(run: tuple[Path, str]) -> None:
+    with open(run[0] / "metrics.csv") as file:
+        assert file.readline().startswith("epoch,step,train_loss,train_accuracy,validation_loss")
+    assert events(run[0]).Scalars("train/loss")[0].value < math.log(2) + 0.1
