@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, only_run
+from tests.running import REPOSITORY, only_run
 from vit.settings import EvaluateSettings, TrainSettings, UserError
 
 

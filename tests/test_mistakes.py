@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from references import assert_equals_torchs_layer, use_kernel
 from torch import Tensor
 
+from tests.references import assert_equals_torchs_layer, use_kernel
 from vit.model import MultiHeadSelfAttention
 
 

@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from references import noise, randomize, tiny_vit, use_kernel
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from tests.references import noise, randomize, tiny_vit, use_kernel
 from vit.model import MLP, Attention, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
+from vit.model.attention import EXPLICIT_TOKENS
 from vit.model.pooling import POOLS
 from vit.model.position import POSITIONS
 from vit.settings import TrainSettings
@@ -200,10 +201,21 @@ def test_dropout_acts_in_training_only(where: str, kernel: str, monkeypatch: pyt
     assert not torch.allclose(vit(IMAGES), vit(IMAGES), atol=1e-3)
 
 
-@pytest.mark.parametrize("module", [MLP(16, 64, dropout=0.5), MultiHeadSelfAttention(16, 2, dropout=0.5)])
-def test_dropout_of_a_block_drops_half_of_its_output(module: nn.Module):
+@pytest.mark.parametrize(
+    ("block", "share"),
+    [
+        (lambda vit: vit.embed(noise(8, 3, 8, 8)), 0.5),
+        (lambda vit: vit.layers[1].attention(noise(8, 16, 16)), 0.5),
+        (lambda vit: vit.layers[1].mlp(noise(8, 16, 16)), 0.75),  # of the hidden units, and of the output
+    ],
+    ids=["embedding", "attention", "mlp"],
+)
+def test_dropout_drops_its_share(block: Callable[[ViT], Tensor], share: float):
+    vit = tiny_vit(dropout=0.5, mlp_ratio=1).train()
+    nn.init.eye_(vit.layers[1].mlp.fc2.weight)
+    nn.init.zeros_(vit.layers[1].mlp.fc2.bias)
     torch.manual_seed(0)
-    assert (module(noise(8, 10, 16)) == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
+    assert (block(vit) == 0).float().mean().item() == pytest.approx(share, abs=0.05)
 
 
 def test_maps_are_those_before_dropout():
@@ -296,8 +308,9 @@ def test_C3_compile_changes_no_key(monkeypatch: pytest.MonkeyPatch):
 
 @EACH_POOL
 @EACH_POSITION
-def test_weights_carry_all_that_was_learned(pool: str, position: str):
+def test_weights_carry_all_that_was_learned_and_nothing_else(pool: str, position: str):
     vit, other = (tiny_vit(pool=pool, position=position) for _ in range(2))
+    assert vit.state_dict().keys() == {name for name, _ in vit.named_parameters()}
     randomize(other, seed=1)
     assert not torch.allclose(vit(IMAGES), other(IMAGES), atol=1e-3)
     other.load_state_dict(vit.state_dict())
@@ -318,6 +331,12 @@ def test_weights_carry_all_that_was_learned(pool: str, position: str):
 )
 def test_kernel_is_the_faster_one(tokens: int, device: str, dtype: torch.dtype, kernel: str):
     assert attention_kernel(tokens, device=device, dtype=dtype) == kernel
+
+
+@pytest.mark.parametrize(("dtype", "tokens"), EXPLICIT_TOKENS.items())
+def test_kernel_changes_after_the_measured_number_of_tokens(dtype: torch.dtype, tokens: int):
+    assert attention_kernel(tokens, device="cpu", dtype=dtype) == "explicit"
+    assert attention_kernel(tokens + 1, device="cpu", dtype=dtype) == "fused"
 
 
 @pytest.mark.parametrize(("kernel", "calls"), [("explicit", 0), ("fused", 1)])

@@ -6,12 +6,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from references import noise, tiny_vit
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.testing import assert_close
 
+from tests.references import noise, tiny_vit
 from vit.training.optimizer import MuonAdamW, learning_rate_factor, orthogonalize, parameter_groups
 
 SHAPES = [(16, 8), (8, 16), (12, 12), (8, 16), (16, 8), (8, 32)]  # tall, wide, square; two of them twice
@@ -245,3 +245,18 @@ def test_step_returns_the_loss_of_a_closure():
     losses = [optimizer.step(closure).item() for _ in range(3)]
     assert losses == sorted(losses, reverse=True)
     assert losses[0] == 9
+
+
+@pytest.mark.parametrize("muon", [False, True])
+def test_V14_a_step_whose_gradient_overflowed_is_skipped(muon: bool):
+    parameter = nn.Parameter(torch.ones(4, 4))
+    optimizer = MuonAdamW([{"params": [parameter], "lr": 0.1, "muon": muon}], dtype=torch.float32)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    scaler.scale((parameter * float("inf")).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(parameter, torch.ones(4, 4))
+    optimizer.zero_grad()
+    scaler.scale(parameter.square().sum()).backward()
+    scaler.step(optimizer)
+    assert not torch.equal(parameter, torch.ones(4, 4))

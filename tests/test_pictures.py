@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from references import noise, tiny_vit
 from torch import Tensor
 from torch.testing import assert_close
 
+from tests.references import noise, tiny_vit
 from vit.inspection.attention_logger import picture_steps
 from vit.inspection.maps import readout_maps
 from vit.inspection.pictures import GAP, HEAT, TEXT, attention_sheet, overlay, png, to_picture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.conftest import TINY, only_run, start
+from tests.running import TINY, only_run, start
 from vit.training.checkpoint import read_checkpoint
 
 DIE_AT_STEP = """

@@ -18,7 +18,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from tests.conftest import REPOSITORY, only_run, start
+from tests.running import REPOSITORY, only_run, start
 from vit.runs.folder import claim_folder
 from vit.training import load
 from vit.training.checkpoint import read_checkpoint

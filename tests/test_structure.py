@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.conftest import REPOSITORY
+from tests.running import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 LAYERS = ["settings", "model", "data", "training inspection", "evaluation", "runs", "command_line"]

@@ -255,7 +255,7 @@ def _rank(done: list[tuple[list[str], "Outcome | str"]]) -> None:
             validation = outcome.validation_accuracy
             chosen = "none" if validation is None else f"{100 * validation:.2f} %"
             table.add_row(title, chosen, f"{100 * outcome.test.accuracy:.2f} %", outcome.folder.name)
-    Console().print(table)
+    Console(markup=False, emoji=False, highlight=False).print(table)
 
 
 def help_text(table: Settings) -> str:

@@ -7,9 +7,12 @@ from torch import Tensor
 def crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> Tensor:
     """Shift each image by up to `crop` pixels, its border mirrored, and flip every second one: uint8 (B,C,H,W) → same.
 
-    An own draw for each image, from torch's generator of the images' device. One indexing operation does both.
+    An own draw for each image, from torch's generator of the images' device. One indexing operation does both. Raises
+    ValueError if `crop` is not smaller than the images.
     """
     batch, _, height, width = images.shape
+    if crop >= min(height, width):
+        raise ValueError(f"crop={crop} must be smaller than the images, {height}×{width}")
     device = images.device
     shift = torch.randint(-crop, crop + 1, (2, batch, 1), device=device)
     flipped = torch.rand(batch, 1, device=device) < (0.5 if flip else 0)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningDataModule
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from vit.data.cifar import cifar10
+from vit.data.download import print_flushed
 from vit.data.folder import folder
 from vit.data.image_set import ImageSet, Split
 from vit.data.shapes import shapes
@@ -25,7 +27,7 @@ def load_images(
     root: Path | None = None,
     url: str | None = None,
     image_size: tuple[int, int] = (32, 32),
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = print_flushed,
 ) -> ImageSet:
     """Read a source into memory: 'cifar10', 'folder' or 'shapes'. Raises UserError where something is missing."""
     sources: dict[str, Callable[[], ImageSet]] = {
@@ -51,6 +53,11 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     variance = (share * (levels - mean[:, None]) ** 2).sum(1)
     std = variance.sqrt().clamp(min=1 / 255)  # a channel that never changes is left as it is
     return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def derived_seed(*numbers: int) -> int:
+    """A seed of 63 bits for each combination of numbers, such as (seed, step); neighbours have nothing in common."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 class InMemory(Dataset[Batch]):
@@ -99,9 +106,8 @@ class ImageData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         world, rank = self._place()
-        sampler: DistributedSampler = DistributedSampler(
-            self.train, num_replicas=world, rank=rank, shuffle=True, seed=self.seed
-        )
+        seed = derived_seed(self.seed)  # to which the sampler adds the epoch
+        sampler: DistributedSampler = DistributedSampler(self.train, num_replicas=world, rank=rank, seed=seed)
         return self._loader(self.train, sampler, self.batch_size // world)
 
     def val_dataloader(self) -> DataLoader:

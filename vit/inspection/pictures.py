@@ -18,10 +18,10 @@ def to_picture(image: Tensor) -> np.ndarray:
 
 
 def overlay(picture: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Lay a map (rows,columns) of 0 to 1 over a picture (H,W,3) in grey: dark is 0, bright is 1."""
+    """Lay a map (rows,columns) of 0 to 1 over a picture (H,W,3) in grey: dark is 0 or not a number, bright is 1."""
     grey = picture.mean(axis=2, keepdims=True)
     colours = matplotlib.colormaps["inferno"](np.arange(256), bytes=True)[:, :3]
-    colour = colours[np.rint(heat * 255).astype(np.uint8)]
+    colour = colours[np.rint(np.nan_to_num(heat) * 255).astype(np.uint8)]
     height, width = picture.shape[:2]
     spread = colour.repeat(height // heat.shape[0], axis=0).repeat(width // heat.shape[1], axis=1)
     return np.rint(HEAT * spread + (1 - HEAT) * grey).astype(np.uint8)

@@ -33,7 +33,7 @@ class MultiHeadSelfAttention(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % heads:
+        if heads < 1 or dim % heads:
             raise ValueError(f"heads={heads} does not divide dim={dim}")
         self.heads = heads
         self.scale = (dim // heads) ** -0.5  # the width of a head, not of the token

@@ -12,7 +12,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, image_size: tuple[int, int], patch_size: int, *, channels: int, dim: int) -> None:
         super().__init__()
-        if any(side % patch_size for side in image_size):
+        if patch_size < 1 or any(side % patch_size for side in image_size):
             raise ValueError(f"patch_size={patch_size} does not divide image_size={image_size}")
         self.image_shape = (channels, *image_size)
         self.patch_size = patch_size

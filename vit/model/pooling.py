@@ -54,7 +54,7 @@ class SequencePool(Pool):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.score = nn.Linear(dim, 1)
+        self.score = nn.Linear(dim, 1, bias=False)  # softmax would cancel a bias
 
     def readout(self, x: Tensor) -> Tensor:
         return self.score(x).squeeze(2).softmax(dim=1)

@@ -15,7 +15,7 @@ from vit.model.position import POSITIONS
 
 
 class Attention(NamedTuple):
-    """What `ViT.attend` saw. Everything in float32."""
+    """What `ViT.attend` saw. In float32, as the weights are, also under autocast."""
 
     logits: Tensor  # (B,K)
     maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T): queries in rows, which sum to 1

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from vit.data import load_images
 from vit.evaluation.score import Score, score
+from vit.runs.machine import plain_console
 from vit.settings import EvaluateSettings, TrainSettings, UserError, show
 from vit.training.checkpoint import Facts, find_checkpoint, load
 from vit.training.precision import choose_device
@@ -20,7 +20,7 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> Score
     UserError if one contradicts the checkpoint.
     """
     assert settings.checkpoint is not None
-    console = Console(soft_wrap=True, highlight=False)
+    console = plain_console()
     path = find_checkpoint(Path(settings.checkpoint).expanduser())
     vit, facts = load(path)
     own = TrainSettings.from_values({**facts.settings, "data.root": settings.data_root})

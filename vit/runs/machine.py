@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 # Messages of a default run that ask nothing of its user. Narrow, and all here.
 UNNEEDED = (
@@ -19,6 +20,11 @@ UNNEEDED = (
     ("ignore", r".*smaller than the logging interval.*", UserWarning),  # this project's logger has its own
     ("ignore", r".*Checkpoint directory .* exists and is not empty.*", UserWarning),
 )
+
+
+def plain_console() -> Console:
+    """Prints what it is given: a path with brackets is no markup, and long lines are left to the terminal."""
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def silence_unneeded() -> None:

@@ -20,7 +20,7 @@ from vit.inspection import AttentionLogger
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.folder import shared_folder
-from vit.runs.machine import silence_unneeded, tune_allocator
+from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
 from vit.settings import TrainSettings
@@ -54,7 +54,7 @@ def train(
     the time at which the command did. Returns None in a process that only helped on a further device. Raises UserError
     and Stopped.
     """
-    console = Console(soft_wrap=True, highlight=False)
+    console = plain_console()
     leader = int(os.environ.get("LOCAL_RANK", 0)) == 0
     silence_unneeded()
     tune_allocator()

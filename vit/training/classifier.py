@@ -2,21 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from vit.data import crop_and_flip, normalize
+from vit.data import crop_and_flip, derived_seed, normalize
 from vit.model import ViT
 from vit.training.optimizer import MuonAdamW, learning_rate_factor, parameter_groups
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of one step on one device: what is drawn in a step depends on nothing that came before it."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Classifier(LightningModule):
@@ -52,7 +46,8 @@ class Classifier(LightningModule):
         self.muon_dtype = muon_dtype
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        torch.manual_seed(step_seed(self.seed, self.global_step, self.global_rank))
+        # What is drawn in a step depends on nothing that came before it, so that a resumed run draws the same.
+        torch.manual_seed(derived_seed(self.seed, self.global_step, self.global_rank))
         images, labels = batch
         images = crop_and_flip(images, crop=self.crop, flip=self.flip)
         logits = self.vit(normalize(images, self.mean, self.std)).float()

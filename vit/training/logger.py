@@ -57,22 +57,24 @@ class WriteMetrics(Callback):
     def __init__(self, folder: Path, *, finished: int = 0) -> None:
         self.file = folder / METRICS
         self.images = 0
-        self.seconds = 0.0
-        self.began = 0.0
+        self.seconds = self.mark = 0.0
         self.rates: dict[str, float] = {}  # of the step under way
         rows = read_metrics(self.file)
         if rows:
             self._write([row for row in rows if int(row["epoch"]) <= finished])
 
+    def on_train_epoch_start(self, *_: Any) -> None:
+        self.mark = time.perf_counter()
+
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        self.began = time.perf_counter()
         groups = trainer.optimizers[0].param_groups
         self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw")}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.seconds += time.perf_counter() - self.began
+        now = time.perf_counter()
+        self.seconds, self.mark = self.seconds + now - self.mark, now
         self.images += len(batch[1]) * trainer.world_size
         if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
             return

@@ -39,6 +39,7 @@ class MuonAdamW(AdamW):
     def __init__(self, groups: Iterable[dict], *, dtype: torch.dtype) -> None:
         self.dtype = dtype
         super().__init__([{"muon": False, **group} for group in groups], betas=BETAS, weight_decay=0.0, fused=True)
+        self._step_supports_amp_scaling = False  # fused AdamW would unscale its gradients itself, and Muon's not at all
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

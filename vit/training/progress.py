@@ -119,7 +119,7 @@ class ShowProgress(Callback):
         return validation * self.step_seconds / max(1, self.images) / 3
 
     def _say(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line)
 
     def _stop(self) -> None:
         if self.bar is not None:

@@ -1,0 +1,29 @@
+"""The README's picture, from the pictures that a run left: python docs/heads_picture.py RUN ROW STEP STEP STEP
+
+Takes one image's row out of the sheets of the last layer and stacks it for each of the steps.
+"""
+
+import sys
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+HEADER, ROW_HEIGHT, LABEL = 16, 80, 76  # of vit.inspection.pictures' sheets, for images of 32 pixels
+
+
+def main(run: Path, row: int, steps: list[int]) -> None:
+    strips = []
+    for step in steps:
+        sheet = Image.open(sorted((run / "pictures").glob(f"step_{step:06d}_layer_*.png"))[-1])
+        top = HEADER + row * ROW_HEIGHT
+        strips.append(sheet.crop((0, top, sheet.width, top + ROW_HEIGHT)))
+    picture = Image.new("RGB", (strips[0].width + LABEL, HEADER + ROW_HEIGHT * len(strips)), "white")
+    picture.paste(sheet.crop((0, 0, sheet.width, HEADER)), (LABEL, 0))
+    for place, (step, strip) in enumerate(zip(steps, strips, strict=True)):
+        picture.paste(strip, (LABEL, HEADER + place * ROW_HEIGHT))
+        ImageDraw.Draw(picture).text((4, HEADER + place * ROW_HEIGHT + 28), f"step {step:,}", "black")
+    picture.save(Path(__file__).with_name("heads.png"), optimize=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), [int(step) for step in sys.argv[3:]])
