@@ -23,23 +23,19 @@ def duration(seconds: float) -> str:
 
 
 class ShowProgress(Callback):
-    """An estimate after 20 steps; then a bar with loss, accuracy, images a second and time left, or a line a minute;
+    """An estimate after 20 steps; a bar with loss, accuracy, images a second and time left, or a line a minute instead;
     and one line an epoch.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Progress | None = None
-        self.loss = self.accuracy = 0.0
-        self.images = 0  # since this process began to train, as are the following
-        self.steps = 0
-        self.step_seconds = 0.0  # in steps alone
-        self.other_seconds = 0.0  # in validation, saving and pictures
-        self.epochs = 0
-        self.mark = self.line = self.epoch_began = 0.0
+        self.began = self.epoch_began = self.said = 0.0
+        self.steps = 0  # since `began`
+        self.images = 0  # since `epoch_began`
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.mark = self.line = self.epoch_began = time.perf_counter()
+        self.began = self.said = time.perf_counter()
         if self.console.is_terminal and trainer.is_global_zero:
             columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[facts]}")]
             self.bar = Progress(*columns, console=self.console, refresh_per_second=4, expand=True)
@@ -47,47 +43,38 @@ class ShowProgress(Callback):
             self.bar.start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        now = time.perf_counter()
-        self.other_seconds += now - self.mark if self.steps else 0.0
-        self.mark = self.epoch_began = now
+        self.epoch_began, self.images = time.perf_counter(), 0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now = time.perf_counter()
-        self.step_seconds += now - self.mark
-        self.mark = now
         self.steps += 1
         self.images += len(batch[1]) * trainer.world_size
         if not trainer.is_global_zero:
             return
+        now = time.perf_counter()
+        left = self._seconds_left(trainer, now)
         if self.steps == ESTIMATE_AFTER:
-            whole = duration(self._left(trainer) + self.step_seconds)
-            self._say(f"estimate: all {trainer.max_epochs} epochs in about {whole}")
-        due = now - self.line >= LINE_EVERY
-        if self.bar is not None or due:
-            self._show(trainer, outputs)
-        if due:
-            self.line = now
-
-    def _show(self, trainer: Trainer, outputs: Any) -> None:
+            self.console.print(
+                f"estimate: {duration(now - self.began + left)} until the end of epoch {trainer.max_epochs}"
+            )
+        if self.bar is None and now - self.said < LINE_EVERY:
+            return
         facts = (
             f"loss {float(outputs['loss']):.3f} · acc {100 * float(outputs['accuracy']):.0f} % · "
-            f"{self.images / self.step_seconds:,.0f} img/s · {duration(self._left(trainer))} left"
+            f"{self.images / (now - self.epoch_began):,.0f} img/s · {duration(left)} left"
         )
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        if self.bar is None:
-            self._say(f"{epoch} · step {trainer.global_step}/{trainer.estimated_stepping_batches} · {facts}")
-        else:
+        if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=trainer.global_step, description=epoch, facts=facts)
+        else:
+            self._say(f"{epoch} · step {trainer.global_step}/{trainer.estimated_stepping_batches} · {facts}")
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if time.perf_counter() - self.line >= LINE_EVERY and self.bar is None and trainer.is_global_zero:
+        if self.bar is None and trainer.is_global_zero and time.perf_counter() - self.said >= LINE_EVERY:
             self._say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} · validating")
-            self.line = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.epochs += 1
         if not trainer.is_global_zero:
             return
         found = {tag: float(value) for tag, value in trainer.callback_metrics.items()}
@@ -98,30 +85,21 @@ class ShowProgress(Callback):
         ]
         took = duration(time.perf_counter() - self.epoch_began)
         self._say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} · {' · '.join(parts)} · {took}")
-        self.line = time.perf_counter()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop()
+    def on_train_end(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.stop()
 
     def on_exception(self, *_: Any) -> None:
-        self._stop()
+        self.on_train_end()
 
-    def _left(self, trainer: Trainer) -> float:
-        """Seconds until the last epoch ends, by the pace so far."""
+    def _seconds_left(self, trainer: Trainer, now: float) -> float:
+        """By the pace so far; until there was a validation, a forward pass is taken for a third of a step."""
         steps = int(trainer.estimated_stepping_batches) - trainer.global_step
-        epochs = (trainer.max_epochs or 0) - trainer.current_epoch
-        between = self.other_seconds / self.epochs if self.epochs else self._validation_guess(trainer)
-        return steps * self.step_seconds / max(1, self.steps) + epochs * between
-
-    def _validation_guess(self, trainer: Trainer) -> float:
-        """Before the first validation: a forward pass is about a third of a step."""
-        validation = len(trainer.datamodule.validation) if trainer.datamodule else 0  # type: ignore[attr-defined]
-        return validation * self.step_seconds / max(1, self.images) / 3
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        unseen = len(data.validation) / len(data.train) / 3 if "validation/loss" not in trainer.callback_metrics else 0
+        return steps * (1 + unseen) * (now - self.began) / self.steps
 
     def _say(self, line: str) -> None:
         self.console.print(line)
-
-    def _stop(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
+        self.said = time.perf_counter()
