@@ -13,6 +13,7 @@ from vit.model import ViT, attention_kernel
 from vit.runs.machine import hardware
 from vit.settings import TrainSettings, show
 from vit.training.precision import Device
+from vit.training.progress import count
 
 
 def tensorboard_command(runs: Path) -> str:
@@ -51,7 +52,7 @@ def banner(
         "attention": f"{kernel}: the faster kernel for {kind}",
         "images": f"{image_set.description} · {len(data.train):,} train · {len(data.validation):,} validation"
         f" · {len(image_set.test):,} test · {len(image_set.classes)} classes",
-        "training": f"{settings.epochs} epochs × {steps} steps of {settings.batch_size} images · {settings.optimizer}",
+        "training": f"{count(settings.epochs, 'epoch')} × {count(steps, 'step')} of {settings.batch_size} images · {settings.optimizer}",
         **{f"by {source}": " ".join(words) for source, words in sources.items()},
         "run": str(folder),
         "look": tensorboard_command(folder.parent),

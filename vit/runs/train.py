@@ -29,7 +29,7 @@ from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
 from vit.training.precision import Device, choose
-from vit.training.progress import ShowProgress, duration
+from vit.training.progress import ShowProgress, count, duration
 from vit.training.signals import StopOnSignal, Stopped
 
 PICTURES = "pictures"
@@ -139,7 +139,7 @@ def train(
     places = [f"data.root={root}"] if root else []
     console.print(f"test accuracy {test}")
     console.print(
-        f"{facts.images} · {facts.epoch} epochs of {facts.train_images:,} images · {duration(60 * minutes)} in all"
+        f"{facts.images} · {count(facts.epoch, 'epoch')} of {facts.train_images:,} images · {duration(60 * minutes)} in all"
     )
     console.print("evaluate  " + script_command("evaluate", f"checkpoint={folder}", *places))
     console.print("look      " + tensorboard_command(folder.parent))

@@ -24,10 +24,9 @@ def native_bf16(device: str) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device == "mps":
         return False
-    abilities = torch.cpu.get_capabilities()
     allowed = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()  # what the library of products was told to use
     told = allowed in ("ALL", "DEFAULT") or "BF16" in allowed or "FP16" in allowed or "AMX" in allowed
-    return told and bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16"))
+    return told and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # public since 2.11
 
 
 class Device(NamedTuple):

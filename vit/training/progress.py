@@ -22,6 +22,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def count(number: int, noun: str) -> str:
+    """'1 epoch', '8 epochs', '1,000 images'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class ShowProgress(Callback):
     """An estimate after 20 steps; a bar with loss, accuracy, images a second and time left, or a line a minute instead;
     and one line an epoch.
