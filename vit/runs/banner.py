@@ -52,7 +52,8 @@ def banner(
         "attention": f"{kernel}: the faster kernel for {kind}",
         "images": f"{image_set.description} · {len(data.train):,} train · {len(data.validation):,} validation"
         f" · {len(image_set.test):,} test · {len(image_set.classes)} classes",
-        "training": f"{count(settings.epochs, 'epoch')} × {count(steps, 'step')} of {settings.batch_size} images · {settings.optimizer}",
+        "training": f"{count(settings.epochs, 'epoch')} × {count(steps, 'step')} of {settings.batch_size} images"
+        f" · {settings.optimizer}",
         **{f"by {source}": " ".join(words) for source, words in sources.items()},
         "run": str(folder),
         "look": tensorboard_command(folder.parent),

@@ -138,9 +138,8 @@ def train(
         trainer.logger.experiment.close()
     places = [f"data.root={root}"] if root else []
     console.print(f"test accuracy {test}")
-    console.print(
-        f"{facts.images} · {count(facts.epoch, 'epoch')} of {facts.train_images:,} images · {duration(60 * minutes)} in all"
-    )
+    passes = f"{count(facts.epoch, 'epoch')} of {facts.train_images:,} images"
+    console.print(f"{facts.images} · {passes} · {duration(60 * minutes)} in all")
     console.print("evaluate  " + script_command("evaluate", f"checkpoint={folder}", *places))
     console.print("look      " + tensorboard_command(folder.parent))
     return Outcome(folder, facts.validation_accuracy, test)
