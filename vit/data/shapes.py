@@ -4,7 +4,12 @@ A data set that needs no download and is hard to recognise from its patches one 
 same area, in any colour, lighter or darker than what is behind. Around each lie the shards of another one that was
 broken, in the same colour: a corner or an arc may belong to either. What is left is how the patches lie together.
 
-@@NUMBERS@@
+Test accuracy on the 2,000 images, trained on all 10,000, data seed 0, one run each (training seed 0); chance is 10 %:
+    linear on pixels                                          12.8 %    8 epochs, the best of them
+    linear on a histogram of 216 colours                      11.2 %   15 epochs, the best of them
+    a small ViT, the patches of every image shuffled          51.2 %   20 epochs, the last
+    the same ViT on whole images                              89.2 %   20 epochs, the last
+The ViT: 4 × 4 patches, dim 96, depth 4, heads 4, mean pooling; batch 128, Muon 0.02 and AdamW 0.002, flips, shifts.
 """
 
 import math
