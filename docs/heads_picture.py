@@ -8,7 +8,9 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-HEADER, ROW_HEIGHT, LABEL = 16, 80, 76  # of vit.inspection.pictures' sheets, for images of 32 pixels
+from vit.inspection.pictures import GAP, TEXT
+
+HEADER, ROW_HEIGHT, LABEL = TEXT + GAP, 64 + TEXT + GAP, 76  # images of 32 pixels are shown at twice their size
 
 
 def main(run: Path, row: int, steps: list[int]) -> None:

@@ -157,7 +157,7 @@ def test_D2_no_data_and_no_network_is_one_line_of_advice(tmp_path: Path, monkeyp
 def test_D2_with_the_data_there_nothing_is_asked_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = unpacked(tmp_path)
     monkeypatch.setattr(cifar, "download", None)
-    monkeypatch.setattr(cifar, "alone", None)
+    monkeypatch.setattr(cifar, "file_lock", None)
     tmp_path.chmod(0o555)
     folder.chmod(0o555)
     try:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms.v2 import functional as torchvision
 
 from vit.data import ImageData, ImageSet, Split, crop_and_flip, normalize
-from vit.data.datamodule import channel_statistics
+from vit.data.datamodule import channel_statistics, derived_seed
 from vit.settings import UserError
 
 
@@ -225,3 +225,16 @@ def test_D10_memory_is_pinned_only_when_asked():
 def test_a_shift_as_large_as_the_image_is_refused():
     with pytest.raises(ValueError, match=r"crop=4 must be smaller than the images, 4×6"):
         crop_and_flip(torch.zeros(1, 3, 4, 6, dtype=torch.uint8), crop=4, flip=False)
+
+
+def test_derived_seeds_have_nothing_in_common():
+    numbers = [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (3,), (3, 0), (3, 0, 0), (2**31 - 1, 10**6, 7)]
+    assert len({derived_seed(*each) for each in numbers}) == len(numbers)
+
+
+@pytest.mark.parametrize(("images", "kept"), [(9, 0), (10, 1), (64, 6), (60_000, 5_000)])
+def test_a_tenth_is_kept_for_validation_unless_told_otherwise(images: int, kept: int):
+    split = Split(torch.zeros(images, 1, 1, 1, dtype=torch.uint8), torch.zeros(images, dtype=torch.int64))
+    data = ImageData(ImageSet("zeros", ("a", "b"), split, split), validation=None, batch_size=2, seed=0)
+    assert len(data.validation) == kept
+    assert len(data.train) == images - kept

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from vit.data import download as module
-from vit.data.download import NoSourceError, alone, download
+from vit.data.download import NoSourceError, download, file_lock
 from vit.settings import UserError
 
 BODY = bytes(range(256)) * 400  # 102,400 bytes
@@ -225,7 +225,7 @@ spec = importlib.util.spec_from_file_location("download", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 file = pathlib.Path(sys.argv[2])
-with module.alone(file):
+with module.file_lock(file):
     if not file.exists():
         module.download(file, urls=[sys.argv[3]], md5=sys.argv[4])
 """
@@ -252,10 +252,10 @@ def test_D4_the_second_waits_and_says_so(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with alone(tmp_path / "a", say=lines.append):
+        with file_lock(tmp_path / "a", say=lines.append):
             order.append("second")
 
-    with alone(tmp_path / "a", say=lines.append):
+    with file_lock(tmp_path / "a", say=lines.append):
         thread = threading.Thread(target=second)
         thread.start()
         while not lines:

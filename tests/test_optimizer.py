@@ -2,14 +2,17 @@
 
 import io
 import itertools
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.references import noise, tiny_vit
 from vit.training.optimizer import MuonAdamW, learning_rate_factor, orthogonalize, parameter_groups
@@ -260,3 +263,41 @@ def test_V14_a_step_whose_gradient_overflowed_is_skipped(muon: bool):
     scaler.scale(parameter.square().sum()).backward()
     scaler.step(optimizer)
     assert not torch.equal(parameter, torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_lightning_zeroes_and_clips_the_gradients_of_every_group(clip: float):
+    """Within the closure of a step, where an optimiser that hid its groups would be left with sums of gradients."""
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return self.layers(batch[0]).square().sum()
+
+        def configure_optimizers(self) -> Optimizer:
+            return MuonAdamW(parameter_groups(self, lr=0.01, muon_lr=0.02, weight_decay=0.1), dtype=torch.float32)
+
+    batches = [noise(5, 4, seed=step) for step in range(4)]
+    by_hand = Module()
+    optimizer = by_hand.configure_optimizers()
+    for batch in batches:
+        optimizer.zero_grad()
+        by_hand.training_step([batch], 0).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(by_hand.parameters(), clip)
+        optimizer.step()
+
+    by_lightning = Module()
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, gradient_clip_val=clip or None, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers.*")
+        trainer.fit(by_lightning, DataLoader(TensorDataset(torch.cat(batches)), batch_size=5))
+    for (name, ours), theirs in zip(by_hand.named_parameters(), by_lightning.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name

@@ -1,12 +1,14 @@
 """A run that was stopped, however, and resumed equals one that was not: bit for bit, without gap or repeat."""
 
 import csv
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.running import TINY, only_run, start
@@ -37,7 +39,7 @@ checkpoint.os.replace = dying
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    return read_checkpoint(run / "last.ckpt")["state_dict"]
+    return read_checkpoint(run / "last.ckpt")[0]["state_dict"]
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:
@@ -81,7 +83,7 @@ def test_C4_C5_C6_killed_at_step_19_of_32(
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     run = only_run(tmp_path / "runs")
-    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 2
+    assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert train([f"resume={run}"]) == 0
     assert_equal_runs(whole, run)
 
@@ -108,7 +110,7 @@ def test_R1_B7_a_signal_ends_the_step_and_says_how_to_go_on(
     run = only_run(tmp_path / "runs")
     assert f"resume={run}" in out
     assert "Traceback" not in err
-    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 2
+    assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert [step for step, _ in curves(run)["validation/accuracy"]] == [8, 16]
     assert train([f"resume={run}"]) == 0
     assert_equal_runs(whole, run)
@@ -146,7 +148,7 @@ def test_C10_eleven_epochs_go_on_with_the_twelfth(
     capsys.readouterr()
     assert train([f"resume={run}", "epochs=12"]) == 0
     assert "epoch 11 is finished" in capsys.readouterr().out
-    assert read_checkpoint(run / "last.ckpt")["facts"]["epoch"] == 12
+    assert read_checkpoint(run / "last.ckpt")[1].epoch == 12
 
 
 def test_C8_a_broken_checkpoint_is_named_and_the_whole_one_offered(
@@ -188,3 +190,41 @@ def test_a_finished_run_is_tested_again(
     assert train([f"resume={run}"]) == 0
     line = next(line for line in first.splitlines() if line.startswith("test accuracy"))
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_other_images_than_the_run_began_with_are_refused(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    before = (run / "last.ckpt").read_bytes()
+    for part, number in (("train", 32), ("test", 8)):
+        for name in ("cat", "dog"):
+            (tmp_path / "other" / part / name).mkdir(parents=True)
+            for i in range(number):
+                Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / "other" / part / name / f"{i}.png")
+    assert train([f"resume={run}", f"data.root={tmp_path / 'other'}", "epochs=2"]) != 0
+    assert "not the images that the run has learned from" in capsys.readouterr().err
+    assert (run / "last.ckpt").read_bytes() == before
+
+
+@pytest.mark.parametrize(("place", "said"), [("typo", "typo is not there"), ("", "is no run folder")])
+def test_C10_a_mistyped_run_is_named(
+    place: str, said: str, tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([f"resume={tmp_path / place}", "heads=5"]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_of_a_result_leads_to_it(
+    words: list[str], tmp_path: Path, train: Callable
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    command = json.loads((run / "result.json").read_text())["command"]
+    assert "heads=2" in command
+    assert train([f"resume={run}"]) == 0
+    assert json.loads((run / "result.json").read_text())["command"] == command
+    assert train([f"resume={run}", "epochs=2"]) == 0
+    assert json.loads((run / "result.json").read_text())["command"].startswith(f"{command} && ")
+    assert [step for step, _ in curves(run)["test/accuracy"]] == [8]

@@ -68,10 +68,12 @@ def test_C11_R10_evaluate_prints_what_training_printed(
 def test_C11_evaluate_refuses_a_contradiction(
     run: tuple[Path, str], words: list[str], evaluate: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    for word in ("heads=4", "image_size=16", "data=cifar10", "precision=16-mixed"):
+    for word in ("heads=4", "image_size=16", "data=cifar10", "precision=16-mixed", "validation=null"):
         assert evaluate([f"checkpoint={run[0]}", words[1], word]) != 0
         assert "contradicts the checkpoint" in capsys.readouterr().err
     assert evaluate([f"checkpoint={run[0]}", words[1], "heads=2", "image_size=8", "data=folder"]) == 0
+    assert evaluate([f"checkpoint={run[0]}", words[1], "runs=elsewhere"]) != 0
+    assert "runs is no key of evaluate" in capsys.readouterr().err
 
 
 def test_evaluate_refuses_images_of_other_classes(
@@ -91,7 +93,7 @@ def test_C1_H15_a_checkpoint_holds_tensors_and_plain_facts(run: tuple[Path, str]
         assert plain(content)
         facts = content["facts"]
         assert facts["settings"]["heads"] == 2
-        assert facts["classes"] == ["cat", "dog"]
+        assert facts["classes"] == ("cat", "dog")
         assert "data.root" not in facts["settings"]
         assert words[1].partition("=")[2] not in repr(facts)
 
@@ -248,7 +250,7 @@ def test_H14_jobs_of_a_sweep_run_as_if_alone_and_a_failed_one_is_named(
     table = printed.out[printed.out.index("validation ┃") :]
     assert "heads=3" in table
     assert "failed" in table
-    runs = sorted(path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    runs = sorted((tmp_path / "runs").iterdir())
     assert len(runs) == 2
     assert train([*words, "epochs=1", f"runs={tmp_path / 'alone'}"]) == 0
     assert weights_hash(runs[1]) == weights_hash(only_run(tmp_path / "alone"))
@@ -257,7 +259,7 @@ def test_H14_jobs_of_a_sweep_run_as_if_alone_and_a_failed_one_is_named(
 
 def weights_hash(run: Path) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(read_checkpoint(run / "last.ckpt")["state_dict"].items()):
+    for name, value in sorted(read_checkpoint(run / "last.ckpt")[0]["state_dict"].items()):
         digest.update(name.encode() + value.numpy().tobytes())
     return digest.hexdigest()
 

@@ -7,6 +7,7 @@ Torch is imported by vit.runs, after every check, so that a mistake is answered 
 
 import re
 import sys
+import tempfile
 import textwrap
 import time
 import traceback
@@ -25,7 +26,7 @@ from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from vit.settings import EvaluateSettings, TrainSettings, UserError, describe, refuse_unknown, show
+from vit.settings import EvaluateSettings, Stopped, TrainSettings, UserError, describe, refuse_unknown, show
 
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
@@ -57,12 +58,12 @@ def train(configs: Path) -> None:
             )
             if outcome is not None:
                 done.append((title, outcome))
+        except Stopped as stopped:
+            sys.exit(stopped.status)
         except UserError as error:
             done.append((title, _one_line(error)))
             _complain(error)
         except Exception as error:
-            if hasattr(error, "status"):  # vit.training.signals.Stopped
-                sys.exit(error.status)
             done.append((title, f"{type(error).__name__}: {_one_line(error)}"))
             traceback.print_exc()
 
@@ -113,10 +114,13 @@ def _run(
         print(help_text(table))
         return
     ConfigStore.instance().store(name="schema", node=_schema(table))
-    try:
-        hydra.main(config_path=str(configs), config_name=table.program, version_base="1.3")(job)()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with tempfile.TemporaryDirectory() as nowhere:  # for the file that Hydra writes about a sweep
+        if {"--multirun", "-m"} & set(sys.argv[1:]):
+            sys.argv.append(f"hydra.sweep.dir={_quoted(nowhere)}")
+        try:
+            hydra.main(config_path=str(configs), config_name=table.program, version_base="1.3")(job)()
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 def _read_words(

@@ -6,6 +6,7 @@ Torch is not imported here, so that a mistake is answered in well under a second
 import dataclasses
 import difflib
 import math
+import signal
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,14 @@ from typing import Any, ClassVar, Self
 
 class UserError(Exception):
     """A mistake that the user can mend. Its message, one line, is all that is shown."""
+
+
+class Stopped(Exception):  # noqa: N818 - an order that was obeyed, no error
+    """The process was told to stop. `status` is what a shell expects: 143 for SIGTERM, 130 for SIGINT."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.status = 128 + signum
 
 
 @dataclass(frozen=True)
@@ -150,7 +159,11 @@ def describe(key: Key, hint: Any) -> str:
             kinds[0], "a whole number or [height,width]"
         )
     bounds = {"at least": key.at_least, "at most": key.at_most, "below": key.below}
-    ranges = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+    ranges = [
+        f"{word} {f'{bound:,}' if isinstance(bound, int) else show(bound)}"
+        for word, bound in bounds.items()
+        if bound is not None
+    ]
     return ", ".join([words, *ranges]) + (", or null" if type(None) in kinds else "")
 
 
@@ -212,7 +225,9 @@ class TrainSettings(_Settings):
         None, "download CIFAR-10 from here instead (https)", "data", name="data.url", resumable=True
     )
     image_size: tuple[int, int] = _key((32, 32), "height and width; a folder's images are resized to it", "data")
-    validation: int = _key(5000, "training images kept aside to choose by; 0: none", "data", at_least=0)
+    validation: int | None = _key(
+        None, "training images kept aside to choose by; null: a tenth, at most 5,000", "data", at_least=0
+    )
     crop: int = _key(4, "random shift in training by up to so many pixels", "data", at_least=0)
     flip: bool = _key(True, "random left-right flip in training", "data")
     seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
@@ -225,12 +240,15 @@ class TrainSettings(_Settings):
         "run",
         choices=("auto", "32-true", "bf16-mixed", "16-mixed"),
     )
+    deterministic: bool = _key(False, "only kernels that give the same again on a GPU; a CPU's all do", "run")
     compile: bool = _key(False, "torch.compile the network", "run", resumable=True)
     workers: int = _key(0, "processes that fetch batches; memory needs none", "run", at_least=0, resumable=True)
     runs: str = _key("runs", "parent of the run folders", "run", resumable=True)
     resume: str | None = _key(None, "run folder (or its checkpoint) to go on with", "run", resumable=True)
 
     def check_jointly(self) -> None:
+        if self.resume is not None:
+            return  # the run's own values count, which vit.runs.resume checks
         if self.dim % self.heads:
             raise UserError(f"heads={self.heads} does not divide dim={self.dim}; heads can be {divisors(self.dim)}")
         if any(side % self.patch_size for side in self.image_size):
@@ -243,7 +261,7 @@ class TrainSettings(_Settings):
             raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
         if self.crop >= min(self.image_size):
             raise UserError(f"crop={self.crop} must be smaller than image_size={show(list(self.image_size))}")
-        if self.data == "folder" and self.data_root is None and self.resume is None:
+        if self.data == "folder" and self.data_root is None:
             raise UserError("data=folder needs data.root=PATH: a folder or zip with train/CLASS/… and test/CLASS/…")
         if self.batch_size % self.devices:
             raise UserError(f"batch_size={self.batch_size} must be divisible by devices={self.devices}")

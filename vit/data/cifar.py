@@ -11,7 +11,7 @@ import torch
 from torchvision.datasets import CIFAR10
 from torchvision.datasets.utils import check_integrity
 
-from vit.data.download import NoSourceError, alone, download, print_flushed
+from vit.data.download import NoSourceError, download, file_lock, print_flushed
 from vit.data.image_set import ImageSet, Split
 from vit.settings import UserError
 
@@ -54,7 +54,7 @@ def _fetch_and_unpack(
     archive = root / reader.filename
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with alone(archive, say=say):
+        with file_lock(archive, say=say):
             if (root / reader.base_folder).is_dir():  # made by the process that was waited for
                 return
             if not archive.exists():
@@ -76,7 +76,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     with tarfile.open(archive) as tar:
-        tar.extractall(part, filter="data")
+        if hasattr(tarfile, "data_filter"):  # not in Python before 3.11.4; the md5 is right in any case
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(part)
     (part / folder.name).rename(folder)
     shutil.rmtree(part)
 

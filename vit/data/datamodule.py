@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from vit.data.cifar import cifar10
 from vit.data.download import print_flushed
@@ -18,21 +18,20 @@ from vit.data.shapes import shapes
 from vit.settings import UserError
 
 SPLIT_SEED = 20_210_503  # the validation images are the same in every run, whatever its seed
-Batch = tuple[Tensor, Tensor]  # uint8 (B,C,H,W), int64 (B,)
 
 
 def load_images(
     source: str,
     *,
-    root: Path | None = None,
+    root: Path = Path("data"),
     url: str | None = None,
     image_size: tuple[int, int] = (32, 32),
     say: Callable[[str], None] = print_flushed,
 ) -> ImageSet:
     """Read a source into memory: 'cifar10', 'folder' or 'shapes'. Raises UserError where something is missing."""
     sources: dict[str, Callable[[], ImageSet]] = {
-        "cifar10": lambda: cifar10(root or Path("data"), url=url, say=say),
-        "folder": lambda: folder(root or Path("data"), image_size=image_size, say=say),
+        "cifar10": lambda: cifar10(root, url=url, say=say),
+        "folder": lambda: folder(root, image_size=image_size, say=say),
         "shapes": shapes,
     }
     images = sources[source]()
@@ -57,29 +56,27 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 def derived_seed(*numbers: int) -> int:
     """A seed of 63 bits for each combination of numbers, such as (seed, step); neighbours have nothing in common."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    mixed = np.random.SeedSequence((len(numbers), *numbers))  # the length, since zeros at the end change nothing
+    return int(mixed.generate_state(1, np.uint64)[0] >> 1)
 
 
-class InMemory(Dataset[Batch]):
-    """Images and labels as tensors; a batch is one indexing operation."""
+class InMemory(TensorDataset):
+    """Images uint8 (N,C,H,W) and labels (N,); a batch is one indexing operation."""
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.images = images
-        self.labels = labels
+    @property
+    def images(self) -> Tensor:
+        return self.tensors[0]
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    @property
+    def labels(self) -> Tensor:
+        return self.tensors[1]
 
-    def __getitem__(self, index: int) -> Batch:
-        return self.images[index], self.labels[index]
-
-    def __getitems__(self, indices: list[int]) -> Batch:
-        chosen = torch.tensor(indices)
-        return self.images[chosen], self.labels[chosen]
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+        return self[torch.tensor(indices)]
 
 
-def as_fetched(batch: Batch) -> Batch:
-    """The collate function: the batch is whole already. Named here since a lambda cannot reach a spawned worker."""
+def identity_collate(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The batch is whole already. Named here since a lambda cannot reach a spawned worker."""
     return batch
 
 
@@ -87,16 +84,26 @@ class ImageData(LightningDataModule):
     """Training and validation batches of an image set.
 
     batch_size counts the images of a step over all devices. `validation` training images are kept aside, always the
-    same ones. The order of an epoch is a function of (seed, epoch). Raises UserError if too few images remain.
+    same ones; None means a tenth, at most 5,000. The order of an epoch is a function of (seed, epoch). Raises UserError
+    if no image remains.
     """
 
     def __init__(
-        self, image_set: ImageSet, *, validation: int, batch_size: int, seed: int, workers: int = 0, pin: bool = False
+        self,
+        image_set: ImageSet,
+        *,
+        validation: int | None,
+        batch_size: int,
+        seed: int,
+        workers: int = 0,
+        pin: bool = False,
     ) -> None:
         super().__init__()
         total = len(image_set.train)
+        if validation is None:
+            validation = min(5000, total // 10)
         if validation >= total:
-            raise UserError(f"validation={validation} leaves none of the {total} training images to train on")
+            raise UserError(f"validation={validation} leaves none of the {total:,} training images to train on")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
         kept, rest = order[:validation].sort().values, order[validation:].sort().values
         self.train = InMemory(image_set.train.images[rest], image_set.train.labels[rest])
@@ -105,17 +112,17 @@ class ImageData(LightningDataModule):
         self.batch_size, self.seed, self.workers, self.pin = batch_size, seed, workers, pin
 
     def train_dataloader(self) -> DataLoader:
-        world, rank = self._place()
+        world, rank = self._world_size_and_rank()
         seed = derived_seed(self.seed)  # to which the sampler adds the epoch
         sampler: DistributedSampler = DistributedSampler(self.train, num_replicas=world, rank=rank, seed=seed)
         return self._loader(self.train, sampler, self.batch_size // world)
 
     def val_dataloader(self) -> DataLoader:
-        world, rank = self._place()
+        world, rank = self._world_size_and_rank()
         share = range(rank, len(self.validation), world)  # unpadded: no image counts twice
         return self._loader(self.validation, share, self.batch_size)
 
-    def _place(self) -> tuple[int, int]:
+    def _world_size_and_rank(self) -> tuple[int, int]:
         return (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
 
     def _loader(self, images: InMemory, sampler: Sequence[int] | DistributedSampler, batch_size: int) -> DataLoader:
@@ -125,7 +132,7 @@ class ImageData(LightningDataModule):
             sampler=sampler,
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
-            collate_fn=as_fetched,  # type: ignore[arg-type]
+            collate_fn=identity_collate,  # type: ignore[arg-type]
             pin_memory=self.pin,
         )
 

@@ -55,18 +55,19 @@ def download(
                     reasons.append(f"{host}: {_in_few_words(error)}")
                     continue
                 if found == md5:
-                    os.replace(part, file)
-                    return
+                    break
                 reasons.append(f"{host}: wrong md5")
+            else:
+                raise NoSourceError(f"{file.name} could not be downloaded ({'; '.join(reasons)})")
+        os.replace(part, file)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
-    raise NoSourceError(f"{file.name} could not be downloaded ({'; '.join(reasons)})")
 
 
 @contextmanager
-def alone(file: Path, *, say: Callable[[str], None] = print_flushed) -> Iterator[None]:
+def file_lock(file: Path, *, say: Callable[[str], None] = print_flushed) -> Iterator[None]:
     """Keep other processes out while `file` is looked for, fetched and unpacked. Raises OSError if it cannot."""
     lock = FileLock(file.with_name(file.name + ".lock"))
     try:

@@ -48,7 +48,7 @@ class MultiHeadSelfAttention(nn.Module):
             mixed = self.attention_dropout(self.weights(q, k)) @ v
         else:
             dropout = self.attention_dropout.p if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=self.scale)
         return self.combine_heads(mixed)
 
     def attend(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:

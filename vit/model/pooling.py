@@ -11,6 +11,9 @@ class Pool(nn.Module):
 
     prefix_tokens = 0
 
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+
     def forward(self, x: Tensor) -> Tensor:
         return (self.readout(x).unsqueeze(1) @ x).squeeze(1)
 
@@ -21,9 +24,6 @@ class Pool(nn.Module):
 
 class MeanPool(Pool):
     """1/N at every patch."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)
@@ -37,9 +37,6 @@ class ClassTokenPool(Pool):
 
     prefix_tokens = 1
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0]
 
@@ -50,10 +47,10 @@ class ClassTokenPool(Pool):
 
 
 class SequencePool(Pool):
-    """Weights that each token earns by a learned score. Hassani et al. 2021 (arXiv 2104.05704), section 3.2."""
+    """Weights that each token earns by a learned score. Hassani et al. 2021 (arXiv 2104.05704)."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__()
+        super().__init__(dim)
         self.score = nn.Linear(dim, 1, bias=False)  # softmax would cancel a bias
 
     def readout(self, x: Tensor) -> Tensor:

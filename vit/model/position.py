@@ -19,7 +19,7 @@ class LearnedPosition(nn.Module):
 class SinCosPosition(nn.Module):
     """Fixed waves over columns and rows, zero for prefix tokens: (B,T,D) → (B,T,D).
 
-    Chen, Xie, He 2021 (arXiv 2104.02057), section 4. Raises ValueError if dim is not divisible by 4.
+    Chen, Xie, He 2021 (arXiv 2104.02057). Raises ValueError if dim is not divisible by 4.
     """
 
     embedding: Tensor

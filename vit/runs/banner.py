@@ -49,7 +49,7 @@ def banner(
         "model": f"{parameter_count(vit) / 1e6:.2f} M parameters · {tokens} tokens"
         f" · {forward_flops(vit) / 1e9:.2f} GFLOP an image (forward)",
         "device": f"{hardware(device.name)} · {device.precision}: {device.reason}",
-        "attention": f"{kernel}: the faster kernel for {kind}",
+        "attention": f"{kernel}: the {'faster' if device.name == 'cpu' else 'usual'} kernel for {kind}",
         "images": f"{image_set.description} · {len(data.train):,} train · {len(data.validation):,} validation"
         f" · {len(image_set.test):,} test · {len(image_set.classes)} classes",
         "training": f"{count(settings.epochs, 'epoch')} × {count(steps, 'step')} of {settings.batch_size} images"

@@ -21,16 +21,18 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> Score
     """
     assert settings.checkpoint is not None
     console = plain_console()
-    path = find_checkpoint(Path(settings.checkpoint).expanduser())
+    path = find_checkpoint(settings.checkpoint)
     vit, facts = load(path)
     own = TrainSettings.from_values({**facts.settings, "data.root": settings.data_root})
     for key, value in claimed.items():
+        if key not in facts.settings:
+            raise UserError(f"{key} is no key of evaluate")
         if own.values()[key] != value:
             raise UserError(
                 f"{key}={show(value)} contradicts the checkpoint, which has {key}={show(own.values()[key])}"
             )
-    root = None if settings.data_root is None else Path(settings.data_root).expanduser()
     console.print(f"checkpoint   {path}: epoch {facts.epoch} of {own.epochs}, {facts.weights} weights")
+    root = Path(settings.data_root or "data")
     images = load_images(own.data, root=root, url=settings.data_url, image_size=own.image_size, say=console.print)
     if images.classes != facts.classes:
         raise UserError(

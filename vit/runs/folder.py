@@ -25,6 +25,7 @@ def run_name(changed: Mapping[str, object], now: float) -> str:
 def claim_folder(parent: Path, changed: Mapping[str, object]) -> Path:
     """Make a new folder for a run; two runs never get the same one. Raises UserError if none can be made."""
     name = run_name(changed, time.time())
+    parent = parent.expanduser()
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 1000):

@@ -18,7 +18,6 @@ UNNEEDED = (
     ("ignore", r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
     ("ignore", r".*LeafSpec.*is deprecated.*", FutureWarning),
     ("ignore", r".*smaller than the logging interval.*", UserWarning),  # this project's logger has its own
-    ("ignore", r".*Checkpoint directory .* exists and is not empty.*", UserWarning),
 )
 
 
@@ -36,9 +35,10 @@ def silence_unneeded() -> None:
 
 
 def tune_allocator() -> None:
-    """On glibc, keep freed blocks instead of handing them back on every step: 351 → 422 images a second.
+    """On glibc, keep freed blocks instead of handing them back on every step.
 
-    Must come before the first large tensor. A no-op elsewhere.
+    351 → 422 images a second in training (dim 192, depth 6, batch 256, bf16, two cores of an AMD EPYC with
+    AVX512-bf16). Must come before the first large tensor. A no-op elsewhere.
     """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return
@@ -65,17 +65,15 @@ def _processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, '+' behind it if files differ; None outside a checkout."""
-    here = Path(__file__).parent
+    """The commit of the code that runs, '+' behind it if files differ; None if it is not in a checkout."""
+
+    def git(*words: str) -> str:
+        environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+        options: dict = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "env": environment}
+        return subprocess.run(["git", *words], check=True, timeout=10, **options).stdout.strip()
+
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        git("ls-files", "--error-unmatch", __file__)  # an installed copy may lie in somebody else's checkout
+        return git("describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None

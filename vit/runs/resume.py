@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.settings import TrainSettings, UserError, show
-from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint, read_facts, write_atomically
+from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint
 
 SETTINGS = "settings.json"
 PLACES = ("data.root", "data.url", "runs", "resume")  # are never in a checkpoint
@@ -18,6 +18,7 @@ class Resumed:
     """Where the earlier run stands. Without a finished epoch there is no checkpoint, and it begins again."""
 
     folder: Path
+    command: str  # that began it
     checkpoint: Path | None
     facts: Facts | None
 
@@ -37,16 +38,16 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
     """
     assert settings.resume is not None
     place = Path(settings.resume).expanduser()
+    if not place.exists():
+        raise UserError(f"resume={place} is not there")
     folder = (place if place.is_dir() else place.parent).resolve()
-    written = _read_settings(folder)
-    resumed = Resumed(folder, None, None)
+    command, own = _read_settings(folder)
+    resumed = Resumed(folder, command, None, None)
     if place.is_file() or (folder / LAST).exists():
         checkpoint = find_checkpoint(place)
-        resumed = Resumed(folder, checkpoint, read_facts(read_checkpoint(checkpoint)))
-        if checkpoint.name != LAST and not _is_whole(folder / LAST):
-            write_atomically(folder / LAST, checkpoint.read_bytes())
-    own: dict[str, Any] = dict(resumed.facts.settings if resumed.facts else written)
-    own["data.root"] = written.get("data.root")  # kept in the run folder only
+        facts = read_checkpoint(checkpoint)[1]
+        resumed = Resumed(folder, command, checkpoint, facts)
+        own = {**facts.settings, "data.root": own.get("data.root")}  # places are kept in the run folder only
     for key, value in typed.items():
         if key in TrainSettings.resumable():
             own[key] = value
@@ -54,25 +55,15 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
             raise UserError(
                 f"{key}={show(value)} contradicts the run, which has {key}={show(own.get(key))}; leave it out to resume"
             )
-    return TrainSettings.from_values({**own, "resume": str(folder)}), resumed
+    return TrainSettings.from_values({**own, "resume": None}), resumed
 
 
-def _is_whole(checkpoint: Path) -> bool:
-    try:
-        read_checkpoint(checkpoint)
-    except UserError:
-        return False
-    return True
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
+def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     path = folder / SETTINGS
     try:
-        content = json.loads(path.read_text())
-        if isinstance(content, dict):
-            return content
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return str(content["command"]), dict(content["settings"])
     except FileNotFoundError:
         raise UserError(f"resume={folder} is no run folder: it has no {SETTINGS}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from error
-    raise UserError(f"{path} is broken: it should hold one object of settings")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error})") from error

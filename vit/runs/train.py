@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from vit.runs.folder import shared_folder
 from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
-from vit.settings import TrainSettings
+from vit.settings import Stopped, TrainSettings, UserError
 from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
 from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
 from vit.training.precision import Device, choose
 from vit.training.progress import ShowProgress, count, duration
-from vit.training.signals import StopOnSignal, Stopped
+from vit.training.signals import StopOnSignal
 
 PICTURES = "pictures"
 SHOWN = 10  # images whose attention is logged
@@ -63,8 +64,8 @@ def train(
         if settings.resume is not None:
             settings, resumed = resume(settings, {key: settings.values()[key] for key in typed})
             given = {key: given[key] for key in typed}
-        device = choose(settings.device, settings.precision)
-        root = None if settings.data_root is None else Path(settings.data_root).expanduser().resolve()
+        device = choose(settings.device, settings.precision, devices=settings.devices)
+        root = Path(settings.data_root or "data").expanduser().resolve()
         image_set = load_images(
             settings.data, root=root, url=settings.data_url, image_size=settings.image_size, say=console.print
         )
@@ -76,19 +77,25 @@ def train(
             workers=settings.workers,
             pin=device.name == "cuda",
         )
+        if 0 < len(data.validation) < settings.devices:
+            raise UserError(
+                f"validation={len(data.validation)} is less than one image for each of devices={settings.devices}"
+            )
         torch.manual_seed(settings.seed)
         facts = _facts(settings, image_set, data, device, resumed)
         began -= 60 * facts.minutes  # as if one process had done it all, without a break
         vit = ViT(**facts.model)
         changed = {key: settings.values()[key] for key in typed}
         folder = resumed.folder if resumed else shared_folder(Path(settings.runs), changed)
+        command = _command(typed, resumed)
         if leader:
-            write_atomically(folder / SETTINGS, _json({**settings.values(), "data.root": root and str(root)}))
+            kept = {**settings.values(), "data.root": settings.data_root and str(root)}
+            write_atomically(folder / SETTINGS, _json({"command": command, "settings": kept}))
             console.print(
                 banner(settings, given, vit=vit, image_set=image_set, data=data, device=device, folder=folder)
             )
             if resumed:
-                console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader())))
+                console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader()), device))
         if settings.compile:
             vit.compile()
         trainer = Trainer(
@@ -98,6 +105,7 @@ def train(
             precision=device.precision,  # type: ignore[arg-type]
             max_epochs=settings.epochs,
             gradient_clip_val=settings.clip or None,
+            deterministic=settings.deterministic or None,
             callbacks=[
                 ShowProgress(console),
                 AttentionLogger(*_shown(image_set, data), folder=folder / PICTURES),
@@ -117,6 +125,8 @@ def train(
         try:
             if facts.epoch < settings.epochs:
                 checkpoint = resumed.checkpoint if resumed else None
+                if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
+                    write_atomically(folder / LAST, checkpoint.read_bytes())
                 trainer.fit(_classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
             if not leader:
                 return None
@@ -127,16 +137,18 @@ def train(
         except Stopped as stopped:
             if leader:
                 console.print(f"stopped by {stopped}; to go on: {script_command('train', f'resume={folder}')}")
+                if trainer.strategy.launcher is not None:  # the other devices' processes have nothing to save
+                    trainer.strategy.launcher.kill(signal.SIGKILL)
             raise
 
     minutes = (time.time() - began) / 60
-    command = shlex.join(["python", "scripts/train.py", *typed.values()])
     result = describe(vit, facts, test, folder=folder, device=device, minutes=minutes, command=command)
+    tested_before = (folder / RESULT).exists()
     write_atomically(folder / RESULT, _json(result))
-    if isinstance(trainer.logger, RunLogger):
+    if isinstance(trainer.logger, RunLogger) and not tested_before:
         trainer.logger.log_metrics({"test/accuracy": test.accuracy, "test/loss": test.loss}, step=facts.step)
         trainer.logger.experiment.close()
-    places = [f"data.root={root}"] if root else []
+    places = [f"data.root={root}"] if settings.data_root else []
     console.print(f"test accuracy {test}")
     passes = f"{count(facts.epoch, 'epoch')} of {facts.train_images:,} images"
     console.print(f"{facts.images} · {passes} · {duration(60 * minutes)} in all")
@@ -167,6 +179,9 @@ def _facts(
     if resumed is None or resumed.facts is None:
         return facts
     earlier = resumed.facts
+    for name in ("classes", "train_images", "mean", "std"):
+        if getattr(facts, name) != getattr(earlier, name):
+            raise UserError(f"these are not the images that the run has learned from: their {name} differ")
     return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
 
 
@@ -205,11 +220,21 @@ def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, cons
     return logger
 
 
-def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int) -> str:
-    """From which file and epoch; and what a changed number of epochs does to the learning rate."""
+def _command(typed: Mapping[str, str], resumed: Resumed | None) -> str:
+    """What leads to this run's result: its first command, and those that gave a resumed run more to do."""
+    command = shlex.join(["python", "scripts/train.py", *typed.values()])
+    if resumed is None:
+        return command
+    return f"{resumed.command} && {command}" if "epochs" in typed else resumed.command
+
+
+def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int, device: Device) -> str:
+    """From which file and epoch; and what makes the rest differ from what was planned."""
     if resumed.facts is None:
         return "resuming: no epoch was finished, so from the beginning"
     line = f"resuming {resumed.checkpoint}: epoch {resumed.epoch} is finished, going on with step {resumed.step}"
+    if device.precision != resumed.facts.precision:
+        line += f"\nprecision was {resumed.facts.precision} and is now {device.precision}: not bit for bit the same"
     before = resumed.facts.settings["epochs"]
     if settings.epochs != before:
         old, new = (

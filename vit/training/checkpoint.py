@@ -44,12 +44,10 @@ def load(run: str | Path) -> tuple[ViT, Facts]:
     Raises UserError if the file is missing, broken or something else.
     """
     path = find_checkpoint(run)
-    checkpoint = read_checkpoint(path)
+    content, facts = read_checkpoint(path)
     try:
-        facts = read_facts(checkpoint)
         network = ViT(**facts.model)
-        prefix = "vit."
-        network.load_state_dict({k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items()})
+        network.load_state_dict({name.removeprefix("vit."): value for name, value in content["state_dict"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} does not fit this program: {_first_line(error)}") from error
     return network.eval(), facts
@@ -57,7 +55,7 @@ def load(run: str | Path) -> tuple[ViT, Facts]:
 
 def find_checkpoint(run: str | Path) -> Path:
     """The checkpoint that is meant: the file itself, or `last.ckpt` of a run folder."""
-    path = Path(run)
+    path = Path(run).expanduser()
     if path.is_dir():
         path = path / LAST
         if not path.is_file():
@@ -67,25 +65,15 @@ def find_checkpoint(run: str | Path) -> Path:
     return path
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint's content; code in it is never run. Raises UserError if it cannot be read."""
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
+    """A checkpoint's content and facts; code in it is never run. Raises UserError if it cannot be read."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        read_facts(content)
+        return content, Facts(**content["facts"])
     except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch
         best = path.with_name(BEST)
         other = f"; {best} may be whole" if path.name == LAST and best.is_file() else ""
         raise UserError(f"{path} is broken or no checkpoint of this program ({_first_line(error)}){other}") from error
-    return content
-
-
-def read_facts(checkpoint: dict[str, Any]) -> Facts:
-    """The facts of a checkpoint's content. Raises KeyError or TypeError if it has none or others."""
-    facts = dict(checkpoint["facts"])
-    for name in ("classes", "mean", "std"):
-        facts[name] = tuple(facts[name])
-    facts["model"] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["model"].items()}
-    return Facts(**facts)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -148,8 +136,7 @@ class SaveCheckpoints(Checkpoint):
         trainer.save_checkpoint(self.folder / LAST)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        facts = dataclasses.asdict(self.facts)
-        checkpoint["facts"] = {k: list(v) if isinstance(v, tuple) else v for k, v in facts.items()}
+        checkpoint["facts"] = dataclasses.asdict(self.facts)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_accuracy": self.best_accuracy, "best_epoch": self.best_epoch}

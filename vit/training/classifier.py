@@ -50,30 +50,25 @@ class Classifier(LightningModule):
         torch.manual_seed(derived_seed(self.seed, self.global_step, self.global_rank))
         images, labels = batch
         images = crop_and_flip(images, crop=self.crop, flip=self.flip)
-        logits = self.vit(normalize(images, self.mean, self.std)).float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
-        accuracy = (logits.argmax(1) == labels).float().mean()
-        self._log("train", loss, accuracy, len(labels))
-        return {"loss": loss, "accuracy": accuracy}
+        return self._measure("train", images, labels, label_smoothing=self.label_smoothing)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        images, labels = batch
-        logits = self.vit(normalize(images, self.mean, self.std)).float()
-        accuracy = (logits.argmax(1) == labels).float().mean()
-        self._log("validation", F.cross_entropy(logits, labels), accuracy, len(labels))
+        self._measure("validation", *batch)
 
-    def _log(self, part: str, loss: Tensor, accuracy: Tensor, images: int) -> None:
+    def _measure(self, part: str, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+        logits = self.vit(normalize(images, self.mean, self.std)).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        accuracy = (logits.argmax(1) == labels).float().mean()
         values = {f"{part}/loss": loss.detach(), f"{part}/accuracy": accuracy}
-        self.log_dict(values, on_step=False, on_epoch=True, batch_size=images, sync_dist=True, logger=False)
+        self.log_dict(values, on_step=False, on_epoch=True, batch_size=len(labels), sync_dist=True, logger=False)
+        return {"loss": loss, "accuracy": accuracy}
 
     def configure_optimizers(self) -> Any:
         groups = parameter_groups(self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay)
         optimizer = MuonAdamW(groups, dtype=self.muon_dtype)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._plan(optimizer), "interval": "step"}}
-
-    def _plan(self, optimizer: MuonAdamW) -> LambdaLR:
         total = int(self.trainer.estimated_stepping_batches)
-        return LambdaLR(optimizer, lambda step: learning_rate_factor(step, total=total, warmup=self.warmup))
+        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, total=total, warmup=self.warmup))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
         """Put the rates of this very step in place: after a resume with more epochs those in the checkpoint are old."""

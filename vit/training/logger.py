@@ -59,9 +59,12 @@ class WriteMetrics(Callback):
         self.images = 0
         self.seconds = self.mark = 0.0
         self.rates: dict[str, float] = {}  # of the step under way
+        self.finished = finished
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rows = read_metrics(self.file)
-        if rows:
-            self._write([row for row in rows if int(row["epoch"]) <= finished])
+        if rows and trainer.is_global_zero:
+            self._write([row for row in rows if int(row["epoch"]) <= self.finished])
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.mark = time.perf_counter()
@@ -109,8 +112,8 @@ class WriteMetrics(Callback):
 def _wait_for_a_later_name(folder: Path) -> None:
     """TensorBoard reads event files in the order of their names, which hold the second in which they were begun."""
     seconds = [int(file.name.split(".")[3]) for file in folder.glob("events.out.tfevents.*")]
-    while seconds and time.time() < max(seconds) + 1:
-        time.sleep(0.05)
+    if seconds and 0 <= (rest := max(seconds) + 1 - time.time()) <= 1:
+        time.sleep(rest)
 
 
 def read_metrics(file: Path) -> list[dict[str, str]]:

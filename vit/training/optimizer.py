@@ -43,10 +43,14 @@ class MuonAdamW(AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        with (
+            torch.enable_grad()
+        ):  # first, since Lightning zeroes, computes and clips the gradients of all groups in here
+            loss = None if closure is None else closure()
         every_group = self.param_groups
         self.param_groups = [group for group in every_group if not group["muon"]]
         try:
-            loss = super().step(closure)  # AdamW sees its own groups only; the closure computes every gradient
+            super().step()
         finally:
             self.param_groups = every_group
         for group in every_group:
@@ -81,17 +85,17 @@ def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, we
     """
     matrices = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
     encoder = {id(parameter) for layer in network.layers for parameter in layer.parameters()}  # type: ignore[union-attr]
-    muon, decayed, free = [], [], []
+    muon, decay, no_decay = [], [], []
     for parameter in network.parameters():
         if id(parameter) not in matrices:
-            free.append(parameter)
+            no_decay.append(parameter)
         elif muon_lr is not None and id(parameter) in encoder:
             muon.append(parameter)
         else:
-            decayed.append(parameter)
+            decay.append(parameter)
     groups = [
-        {"params": decayed, "lr": lr, "weight_decay": weight_decay, "name": "adamw"},
-        {"params": free, "lr": lr, "name": "adamw_no_decay"},
+        {"params": decay, "lr": lr, "weight_decay": weight_decay, "name": "adamw"},
+        {"params": no_decay, "lr": lr, "name": "adamw_no_decay"},
     ]
     if muon_lr is not None:
         groups.append({"params": muon, "lr": muon_lr, "weight_decay": weight_decay, "muon": True, "name": "muon"})

@@ -43,9 +43,12 @@ class Device(NamedTuple):
         return {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}[self.precision]
 
 
-def choose(device: str, precision: str) -> Device:
+def choose(device: str, precision: str, *, devices: int = 1) -> Device:
     """The device and precision for what was asked. Raises UserError for what cannot be had."""
     name = choose_device(device)
+    there = {"cuda": torch.cuda.device_count(), "mps": 1}.get(name, devices)
+    if devices > there:
+        raise UserError(f"devices={devices}, but there are {there} of device={name}")
     native = native_bf16(name)
     if precision == "16-mixed" and name == "cpu":
         raise UserError("precision=16-mixed needs a GPU; on a CPU use bf16-mixed or 32-true")

@@ -7,15 +7,9 @@ from typing import Any, Self
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from vit.settings import Stopped
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class Stopped(Exception):  # noqa: N818 - an order that was obeyed, not an error
-    """The process was told to stop. `status` is what a shell expects: 143 for SIGTERM, 130 for SIGINT."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.status = 128 + signum
 
 
 class StopOnSignal(Callback):
