@@ -216,9 +216,7 @@ def test_C10_a_mistyped_run_is_named(
     assert said in capsys.readouterr().err
 
 
-def test_the_command_of_a_result_leads_to_it(
-    words: list[str], tmp_path: Path, train: Callable
-) -> None:
+def test_the_command_of_a_result_leads_to_it(words: list[str], tmp_path: Path, train: Callable) -> None:
     assert train([*words, "epochs=1", "depth=1"]) == 0
     run = only_run(tmp_path / "runs")
     command = json.loads((run / "result.json").read_text())["command"]

@@ -195,7 +195,9 @@ class TrainSettings(_Settings):
         "model",
         choices=("mean", "cls", "sequence"),
     )
-    position: str = _key("learned", "position embedding", "model", choices=("learned", "sincos"))
+    position: str = _key(
+        "learned", "position embedding: learned, or fixed waves", "model", choices=("learned", "sincos")
+    )
     qkv_bias: bool = _key(True, "a bias in the q, k, v projection", "model")
     dropout: float = _key(0.0, "dropout after attention and in the MLP", "model", **_FRACTION)
     attention_dropout: float = _key(0.0, "dropout on attention weights", "model", **_FRACTION)

@@ -4,9 +4,9 @@ from torch import nn
 
 
 def initialize(network: nn.Module) -> None:
-    """Normal of standard deviation 0.02 for every matrix, zero for every bias, as timm and DeiT begin."""
+    """Xavier uniform for every matrix (Glorot & Bengio 2010), zero for every bias, as the ViT authors' code begins."""
     for module in network.modules():
         if isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=0.02)
+            nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
