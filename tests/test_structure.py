@@ -92,6 +92,16 @@ def test_P1_the_malicious_releases_are_excluded() -> None:
         assert not line.specifier.contains("2.6.3")
 
 
+def test_P1_the_lock_file_has_hashes_and_fits_the_requirements() -> None:
+    text = (REPOSITORY / ".github" / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==([\w.+-]+)", text, re.MULTILINE))
+    for line in map(Requirement, PROJECT["dependencies"]):
+        assert line.specifier.contains(locked[line.name.lower()])
+    blocks = re.split(r"\n(?=\w)", text)[1:]
+    assert len(blocks) >= len(locked)
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
 def test_H19_B10_supported_versions_are_stated() -> None:
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
     (tensorboard,) = [Requirement(line) for line in PROJECT["dependencies"] if line.startswith("tensorboard")]
