@@ -72,7 +72,6 @@ class ViT(nn.Module):
         self.head = nn.Linear(dim, classes)
 
         initialize(self)
-        nn.init.zeros_(self.head.weight)  # the first loss is ln K
 
     @property
     def grid(self) -> tuple[int, int]:
