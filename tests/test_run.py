@@ -167,7 +167,7 @@ def test_the_curves_stand_at_the_steps_that_were_made(run: tuple[Path, str]) -> 
     assert [event.step for event in found.Scalars("validation/accuracy")] == [8, 16]
     assert [event.step for event in found.Scalars("train/loss")] == [8, 10, 16]
     rates = {event.step: event.value for event in found.Scalars("learning_rate/adamw")}
-    assert rates[16] == pytest.approx(1e-3 * 1 / (16 - 1.6), rel=1e-4)
+    assert rates[16] == pytest.approx(3e-3 * 1 / (16 - 1.6), rel=1e-4)
     assert min(event.value for event in found.Scalars("throughput/images_per_second")) > 0
 
 

@@ -123,10 +123,10 @@ def train(
             default_root_dir=folder,
         )
         try:
+            checkpoint = resumed.checkpoint if resumed else None
+            if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
+                write_atomically(folder / LAST, checkpoint.read_bytes())
             if facts.epoch < settings.epochs:
-                checkpoint = resumed.checkpoint if resumed else None
-                if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
-                    write_atomically(folder / LAST, checkpoint.read_bytes())
                 trainer.fit(_classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
             if not leader:
                 return None
