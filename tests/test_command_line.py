@@ -195,3 +195,29 @@ def test_every_key_has_a_meaning_and_a_default_that_passes_its_own_check() -> No
         for name, field in table.fields().items():
             assert field.metadata["key"].meaning
             table.check_one(name, field.default)
+
+
+def test_the_default_recipe_is_what_the_table_says(train: Callable, capsys: pytest.CaptureFixture) -> None:
+    assert train(["--cfg", "job"]) == 0
+    lines = set(capsys.readouterr().out.splitlines())
+    for name in ("epochs", "batch_size", "position", "optimizer", "lr", "muon_lr", "weight_decay", "warmup"):
+        assert f"{name}: {TrainSettings.fields()[name].default}" in lines
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("runs=~nobody-of-this-name/x", "home directory"),
+        (f"resume=/{'x' * 300}", "more than 255 bytes"),
+        ("data.root=/tmp/\udcff", "not UTF-8"),
+        ("image_size=100000", "image_size is a whole number"),
+        ("batch_size=99999999999999999999", "at most 1,000,000"),
+        ("depth=100000000", "at most 1,000"),
+    ],
+)
+def test_values_that_no_machine_takes_are_refused(
+    word: str, said: str, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([word]) != 0
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line

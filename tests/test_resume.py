@@ -2,12 +2,15 @@
 
 import csv
 import json
+import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -225,4 +228,71 @@ def test_the_command_of_a_result_leads_to_it(words: list[str], tmp_path: Path, t
     assert json.loads((run / "result.json").read_text())["command"] == command
     assert train([f"resume={run}", "epochs=2"]) == 0
     assert json.loads((run / "result.json").read_text())["command"].startswith(f"{command} && ")
-    assert [step for step, _ in curves(run)["test/accuracy"]] == [8]
+    assert [step for step, _ in curves(run)["test/accuracy"]] == [8, 16]  # one test for each number of epochs
+
+
+def test_two_processes_do_not_train_in_one_folder(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    with FileLock(run / ".lock"):
+        assert train([f"resume={run}", "epochs=2"]) != 0
+    assert "another process is training" in capsys.readouterr().err
+    assert train([f"resume={run}", "epochs=2"]) == 0
+
+
+def test_C8_a_flipped_bit_is_noticed(
+    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    path = only_run(tmp_path / "runs") / "last.ckpt"
+    content = bytearray(path.read_bytes())
+    value = read_checkpoint(path)[0]["state_dict"]["vit.layers.0.mlp.fc1.weight"].numpy().tobytes()
+    content[content.index(value) + 100] ^= 1
+    path.write_bytes(content)
+    assert evaluate([f"checkpoint={path}", words[1]]) != 0
+    assert "checksum" in capsys.readouterr().err
+
+
+def test_C6_fewer_epochs_than_are_finished_are_refused(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=2", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    assert train([f"resume={run}", "epochs=1"]) != 0
+    assert "2 are finished already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"epoch,step\none,8\n", b"a,b\n1,2\n"])
+def test_a_damaged_table_is_named(
+    content: bytes, words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    (run / "metrics.csv").write_bytes(content)
+    capsys.readouterr()
+    assert train([f"resume={run}", "epochs=2"]) != 0
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "metrics.csv is damaged" in line
+
+
+def test_a_full_disk_or_a_lost_folder_gets_one_line(
+    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    run = only_run(tmp_path / "runs")
+    shutil.rmtree(run / "pictures")
+    (run / "pictures").write_text("a file")
+    capsys.readouterr()
+    assert train([f"resume={run}", "epochs=2"]) != 0
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "cannot be written" in line
+
+
+def test_R1_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(
+    words: list[str], tmp_path: Path, train: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train([*words, "epochs=1", "depth=1"]) == 0
+    monkeypatch.setattr(torch, "load", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    assert train([f"resume={only_run(tmp_path / 'runs')}", "epochs=2"]) == 143

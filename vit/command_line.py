@@ -5,6 +5,7 @@
 Torch is imported by vit.runs, after every check, so that a mistake is answered in well under a second.
 """
 
+import io
 import re
 import sys
 import tempfile
@@ -105,6 +106,9 @@ def _run(
 
     `as_typed` is told what each word was before it was quoted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters must not end a training
     try:
         sys.argv[1:] = _read_words(sys.argv[1:], table, configs, as_typed, claimed)
     except UserError as error:
@@ -275,11 +279,8 @@ def help_text(table: Settings) -> str:
         start = f"{name}={show(field.default)}"
         text = f"{key.meaning} ({describe(key, hints[field.name])})"
         lines += textwrap.wrap(f"  {start:26} {text}", width=80, subsequent_indent=" " * 29)
-    lines += [
-        "",
-        "Options: --multirun (-m) trains each of heads=2,4,8;",
-        "         --cfg job prints the settings and stops.",
-    ]
+    if table is TrainSettings:
+        lines += ["", "--multirun (-m) trains each of heads=2,4,8; --cfg job prints the settings only."]
     return "\n".join(lines)
 
 

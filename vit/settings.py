@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 
@@ -18,8 +19,11 @@ class UserError(Exception):
     """A mistake that the user can mend. Its message, one line, is all that is shown."""
 
 
-class Stopped(Exception):  # noqa: N818 - an order that was obeyed, no error
-    """The process was told to stop. `status` is what a shell expects: 143 for SIGTERM, 130 for SIGINT."""
+class Stopped(BaseException):
+    """The process was told to stop: an order, and no error for anybody to handle on the way.
+
+    `status` is what a shell expects: 143 for SIGTERM, 130 for SIGINT.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -103,6 +107,9 @@ class _Settings:
         """Raise UserError if values that are right one by one do not go together."""
 
 
+LARGEST_SIDE = 4096  # pixels of an image
+
+
 def refuse_unknown(name: str, known: Iterable[str]) -> None:
     """Raise UserError naming the nearest real key if name is none of the known ones."""
     known = list(known)
@@ -123,20 +130,33 @@ def _checked(name: str, key: Key, hint: Any, value: Any) -> Any:
     if value is None or value == "None":
         raise UserError(f"{name}={value}: " + ("for none write null" if optional else f"{name} is {wanted}"))
     if isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
-        right = len(value) == 2 and all(type(side) is int and side >= 1 for side in value)
+        right = len(value) == 2 and all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in value)
         checked: Any = tuple(value) if right else None
     elif typing.get_origin(kind) is tuple:
-        checked = (value, value) if type(value) is int and value >= 1 else None
+        checked = (value, value) if type(value) is int and 1 <= value <= LARGEST_SIDE else None
     elif kind is float:
         checked = float(value) if type(value) in (int, float) and math.isfinite(value) else None
     elif kind is str and not key.choices:
         checked = str(value) if type(value) in (int, float, str) and value != "" else None
+        if checked is not None:
+            _refuse_unusable_path(name, checked)
     else:
         checked = value if type(value) is kind else None
     if checked is None or not _in_range(key, checked):
         near = difflib.get_close_matches(str(value), key.choices, n=1)
         raise UserError(f"{name}={value}: {name} is {wanted}" + (f"; did you mean {near[0]}?" if near else ""))
     return checked
+
+
+def _refuse_unusable_path(name: str, value: str) -> None:
+    try:
+        path = Path(value).expanduser()
+        if any(len(part.encode()) > 255 for part in path.parts):
+            raise UserError(f"{name} has a part of more than 255 bytes, which is no file name")
+    except UnicodeEncodeError:
+        raise UserError(f"{name} has bytes that are not UTF-8") from None
+    except RuntimeError as error:  # ~nobody
+        raise UserError(f"{name}={value}: {error}") from None
 
 
 def _in_range(key: Key, value: Any) -> bool:
@@ -185,8 +205,8 @@ class TrainSettings(_Settings):
     purpose: ClassVar[str] = "Train a Vision Transformer, e.g. python scripts/train.py heads=8 data=shapes"
 
     heads: int = _key(8, "attention heads of each layer; divides dim", "model", **_POSITIVE)
-    dim: int = _key(192, "width of a token", "model", **_POSITIVE)
-    depth: int = _key(6, "encoder layers", "model", **_POSITIVE)
+    dim: int = _key(192, "width of a token", "model", at_least=1, at_most=65_536)
+    depth: int = _key(6, "encoder layers", "model", at_least=1, at_most=1_000)
     patch_size: int = _key(4, "side of a patch in pixels; divides image_size", "model", **_POSITIVE)
     mlp_ratio: float = _key(4.0, "hidden width of the MLP over dim", "model", at_least=0.01, at_most=64)
     pool: str = _key(
@@ -196,19 +216,19 @@ class TrainSettings(_Settings):
         choices=("mean", "cls", "sequence"),
     )
     position: str = _key(
-        "learned", "position embedding: learned, or fixed waves", "model", choices=("learned", "sincos")
+        "sincos", "position embedding: fixed waves, or learned", "model", choices=("learned", "sincos")
     )
     qkv_bias: bool = _key(True, "a bias in the q, k, v projection", "model")
     dropout: float = _key(0.0, "dropout after attention and in the MLP", "model", **_FRACTION)
     attention_dropout: float = _key(0.0, "dropout on attention weights", "model", **_FRACTION)
 
     recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
-    epochs: int = _key(8, "passes over the training images", "learning", resumable=True, **_POSITIVE)
-    batch_size: int = _key(256, "images in a step, over all devices", "learning", **_POSITIVE)
+    epochs: int = _key(8, "passes over the training images", "learning", resumable=True, at_least=1, at_most=1_000_000)
+    batch_size: int = _key(256, "images in a step, over all devices", "learning", at_least=1, at_most=1_000_000)
     optimizer: str = _key(
         "muon", "muon: for the encoder's matrices, AdamW for the rest", "learning", choices=("muon", "adamw")
     )
-    lr: float = _key(1e-3, "peak learning rate of AdamW", "learning", at_least=0, at_most=10)
+    lr: float = _key(3e-3, "peak learning rate of AdamW", "learning", at_least=0, at_most=10)
     muon_lr: float = _key(0.02, "peak learning rate of Muon", "learning", at_least=0, at_most=10)
     weight_decay: float = _key(0.05, "decoupled weight decay of matrices", "learning", at_least=0, at_most=10)
     warmup: float = _key(0.1, "share of all steps in which the rate rises", "learning", at_least=0, at_most=1)

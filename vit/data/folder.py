@@ -47,8 +47,7 @@ def folder(
     if others := [name for name in names if not name.endswith("/") and not _is_image(name)]:
         say(f"{root.name}: passed over {len(others):,} files that are not images, such as {others[0]}")
     splits = [_decode_all(classes, read, root=root, image_size=image_size, say=say) for classes in (train, test)]
-    description = f"images of {root.name}: {len(splits[0]):,} train, {len(splits[1]):,} test"
-    return ImageSet(description, tuple(train), *splits)
+    return ImageSet(f"images of {root.name}", tuple(train), *splits)
 
 
 def _list_folder(root: Path) -> tuple[list[str], Read]:
@@ -58,8 +57,13 @@ def _list_folder(root: Path) -> tuple[list[str], Read]:
         inside = [path for path in root.iterdir() if path.is_dir() and not _is_junk(path.name)]
         top = inside[0] if len(inside) == 1 else root
     names: list[str] = []
+    seen: set[str] = set()  # links may lead in a circle
     for half in ("train", "test"):
         for place, folders, files in os.walk(top / half, followlinks=True):
+            if os.path.realpath(place) in seen:
+                folders.clear()
+                continue
+            seen.add(os.path.realpath(place))
             parent = Path(place).relative_to(top).as_posix()
             names += [f"{parent}/{name}" for name in (*files, *(f"{name}/" for name in folders))]
     return [name for name in names if not _is_junk(name)], lambda name: (top / name).read_bytes()

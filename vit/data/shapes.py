@@ -30,7 +30,7 @@ CHUNK = 500  # images drawn at a time: quick (3 s of one core for all 12,000) an
 def shapes(seed: int = 0, *, train: int = 10_000, test: int = 2_000) -> ImageSet:
     """The same seed and sizes give the same images, bit for bit; train and test have a torch.Generator each."""
     return ImageSet(
-        description="shapes, 10 classes, made by this program",
+        description="shapes, drawn by this program",
         classes=tuple(DISTANCES),
         train=draw_split(train, torch.Generator().manual_seed(2 * seed)),
         test=draw_split(test, torch.Generator().manual_seed(2 * seed + 1)),

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from vit.settings import UserError, show
 
 LONGEST = 100  # characters of a name
@@ -40,11 +42,25 @@ def claim_folder(parent: Path, changed: Mapping[str, object]) -> Path:
     raise UserError(f"runs={parent}: a thousand runs of this second are there already")
 
 
+def lock_folder(folder: Path) -> FileLock:
+    """Keep other processes from training in the folder while the lock lives. Raises UserError if one already does."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"another process is training in {folder}") from None
+    return lock
+
+
+def is_leader() -> bool:
+    """False in a process that a leader has started for a further device."""
+    return "VIT_RUN_FOLDER" not in os.environ or os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def shared_folder(parent: Path, changed: Mapping[str, object]) -> Path:
     """The same for every process of a run on several devices: the first claims it, those that it starts are told."""
-    told = os.environ.get("VIT_RUN_FOLDER")
-    if told is not None and int(os.environ.get("LOCAL_RANK", 0)) > 0:
-        return Path(told)
+    if not is_leader():
+        return Path(os.environ["VIT_RUN_FOLDER"])
     folder = claim_folder(parent, changed)
     os.environ["VIT_RUN_FOLDER"] = str(folder)
     return folder

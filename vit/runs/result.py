@@ -1,5 +1,6 @@
 """result.json: what a run reached, and everything that is needed to reach it again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ from vit.training.logger import METRICS, read_metrics
 from vit.training.precision import Device
 
 RESULT = "result.json"
+
+
+def tested_epoch(folder: Path) -> int | None:
+    """The epoch that a result.json in the folder is about."""
+    try:
+        return json.loads((folder / RESULT).read_text(encoding="utf-8"))["passes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def describe(

@@ -55,7 +55,10 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
             raise UserError(
                 f"{key}={show(value)} contradicts the run, which has {key}={show(own.get(key))}; leave it out to resume"
             )
-    return TrainSettings.from_values({**own, "resume": None}), resumed
+    settings = TrainSettings.from_values({**own, "resume": None})
+    if settings.epochs < resumed.epoch:
+        raise UserError(f"epochs={settings.epochs}, but {resumed.epoch} are finished already")
+    return settings, resumed
 
 
 def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:

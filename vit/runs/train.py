@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shlex
 import signal
 import time
@@ -20,9 +19,9 @@ from vit.evaluation.score import Score, score
 from vit.inspection import AttentionLogger
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
-from vit.runs.folder import shared_folder
+from vit.runs.folder import is_leader, lock_folder, shared_folder
 from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
-from vit.runs.result import RESULT, describe
+from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
 from vit.settings import Stopped, TrainSettings, UserError
 from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
@@ -56,14 +55,16 @@ def train(
     and Stopped.
     """
     console = plain_console()
-    leader = int(os.environ.get("LOCAL_RANK", 0)) == 0
+    leader = is_leader()
     silence_unneeded()
     tune_allocator()
     with StopOnSignal() as stop:
         resumed = None
         if settings.resume is not None:
             settings, resumed = resume(settings, {key: settings.values()[key] for key in typed})
-            given = {key: given[key] for key in typed}
+            default = TrainSettings().values()
+            given = {key: "the run" for key, value in settings.values().items() if value != default[key]}
+            given |= {key: "command line" for key in typed if key != "resume"}
         device = choose(settings.device, settings.precision, devices=settings.devices)
         root = Path(settings.data_root or "data").expanduser().resolve()
         image_set = load_images(
@@ -89,6 +90,7 @@ def train(
         folder = resumed.folder if resumed else shared_folder(Path(settings.runs), changed)
         command = _command(typed, resumed)
         if leader:
+            lock = lock_folder(folder)  # noqa: F841 - held until this function ends
             kept = {**settings.values(), "data.root": settings.data_root and str(root)}
             write_atomically(folder / SETTINGS, _json({"command": command, "settings": kept}))
             console.print(
@@ -134,16 +136,20 @@ def train(
             vit, facts = load(folder)
             console.print(f"testing {LAST}, epoch {facts.epoch}, on {len(image_set.test):,} images in float32")
             test = score(vit, image_set.test, mean=facts.mean, std=facts.std, device=device.name)
+        except OSError as error:
+            again = script_command("train", f"resume={folder}")
+            raise UserError(f"{folder} cannot be written ({error.strerror}); when it can, go on: {again}") from error
         except Stopped as stopped:
             if leader:
-                console.print(f"stopped by {stopped}; to go on: {script_command('train', f'resume={folder}')}")
+                again = script_command("train", f"resume={folder}")
+                console.print(f"stopped by {stopped}; to go on after the last whole epoch: {again}")
                 if trainer.strategy.launcher is not None:  # the other devices' processes have nothing to save
                     trainer.strategy.launcher.kill(signal.SIGKILL)
             raise
 
     minutes = (time.time() - began) / 60
     result = describe(vit, facts, test, folder=folder, device=device, minutes=minutes, command=command)
-    tested_before = (folder / RESULT).exists()
+    tested_before = tested_epoch(folder) == facts.epoch
     write_atomically(folder / RESULT, _json(result))
     if isinstance(trainer.logger, RunLogger) and not tested_before:
         trainer.logger.log_metrics({"test/accuracy": test.accuracy, "test/loss": test.loss}, step=facts.step)

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def find_checkpoint(run: str | Path) -> Path:
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
     """A checkpoint's content and facts; code in it is never run. Raises UserError if it cannot be read."""
     try:
+        if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch itself compares no checksum
+            raise ValueError(f"the checksum of {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
         return content, Facts(**content["facts"])
     except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.settings import UserError
 from vit.training.checkpoint import write_atomically
 
 LOG_EVERY = 10  # steps
@@ -111,7 +112,8 @@ class WriteMetrics(Callback):
 
 def _wait_for_a_later_name(folder: Path) -> None:
     """TensorBoard reads event files in the order of their names, which hold the second in which they were begun."""
-    seconds = [int(file.name.split(".")[3]) for file in folder.glob("events.out.tfevents.*")]
+    names = [file.name.split(".")[3] for file in folder.glob("events.out.tfevents.*")]
+    seconds = [int(name) for name in names if name.isdecimal()]
     if seconds and 0 <= (rest := max(seconds) + 1 - time.time()) <= 1:
         time.sleep(rest)
 
@@ -120,5 +122,11 @@ def read_metrics(file: Path) -> list[dict[str, str]]:
     """The rows of a metrics.csv; none if there is no such file."""
     if not file.is_file():
         return []
-    with open(file, newline="") as lines:
-        return list(csv.DictReader(lines))
+    try:
+        with open(file, newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+        for row in rows:
+            int(row["epoch"]), [float(value) for value in row.values() if value]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise UserError(f"{file} is damaged ({error}): move it away to go on without what it says") from error
+    return rows

@@ -43,7 +43,7 @@ class ShowProgress(Callback):
         self.began = self.said = time.perf_counter()
         if self.console.is_terminal and trainer.is_global_zero:
             columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[facts]}")]
-            self.bar = Progress(*columns, console=self.console, refresh_per_second=4, expand=True)
+            self.bar = Progress(*columns, console=self.console, refresh_per_second=4, expand=True, transient=True)
             self.bar.add_task("epoch", total=trainer.estimated_stepping_batches, facts="")
             self.bar.start()
 
@@ -84,8 +84,8 @@ class ShowProgress(Callback):
             return
         found = {tag: float(value) for tag, value in trainer.callback_metrics.items()}
         parts = [
-            f"{part} loss {found[f'{part}/loss']:.3f} acc {100 * found[f'{part}/accuracy']:.2f} %"
-            for part in ("train", "validation")
+            f"{short} loss {found[f'{part}/loss']:.3f} acc {100 * found[f'{part}/accuracy']:.2f} %"
+            for part, short in (("train", "train"), ("validation", "val"))
             if f"{part}/loss" in found
         ]
         took = duration(time.perf_counter() - self.epoch_began)
