@@ -43,6 +43,8 @@ from vit.settings import EvaluateSettings, TrainSettings, UserError
         ("--epoch=8", "--epoch=8 is not an option"),
         ("heads=2,4", "add --multirun"),
         ("nonsense=1", "nonsense is not a key here"),
+        ("heads=${nonsense}", "write the value itself"),
+        ("--multirun heads=glob(*)", "the sweep has no job"),
     ],
 )
 def test_a_mistake_gets_one_line(words: str, said: str, train: Callable, capsys: pytest.CaptureFixture) -> None:

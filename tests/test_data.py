@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as torchvision
 
 from vit.data import ImageData, ImageSet, Split, crop_and_flip, normalize
 from vit.data.datamodule import channel_statistics, derived_seed
-from vit.settings import UserError
+from vit.settings import TrainSettings, UserError
 
 
 def pixels(*shape: int, seed: int = 0) -> Tensor:
@@ -238,3 +238,12 @@ def test_a_tenth_is_kept_for_validation_unless_told_otherwise(images: int, kept:
     data = ImageData(ImageSet("zeros", ("a", "b"), split, split), validation=None, batch_size=2, seed=0)
     assert len(data.validation) == kept
     assert len(data.train) == images - kept
+
+
+def test_D8_D9_batches_come_from_memory_without_processes_and_workers_stay_between_epochs():
+    assert TrainSettings().workers == 0
+    data = ImageData(image_set(), validation=8, batch_size=8, seed=0)
+    assert data.train_dataloader().num_workers == 0
+    assert data.train_dataloader().dataset.images.shape == (32, 3, 4, 4)
+    data.workers = 1
+    assert data.train_dataloader().persistent_workers

@@ -304,3 +304,14 @@ def test_first_loss_is_that_of_chance(run: tuple[Path, str]) -> None:
     with open(run[0] / "metrics.csv") as file:
         assert file.readline().startswith("epoch,step,train_loss,train_accuracy,validation_loss")
     assert events(run[0]).Scalars("train/loss")[0].value < math.log(2) + 0.1
+
+
+def test_shapes_are_trained_and_evaluated(
+    tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    small = ["dim=8", "depth=1", "heads=2", "batch_size=1000", "epochs=1", "validation=100", "patch_size=8"]
+    assert train(["data=shapes", *small, f"runs={tmp_path}"]) == 0
+    line = line_of(capsys.readouterr().out, "test accuracy")
+    assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
+    assert line_of(capsys.readouterr().out, "test accuracy") == line
+    assert "of 2,000" in line

@@ -108,6 +108,14 @@ def test_H19_B10_supported_versions_are_stated() -> None:
     assert not tensorboard.specifier.contains("2.20.0")
 
 
+def test_C2_versions_whose_interface_is_used_are_required() -> None:
+    """`weights_only` of `Trainer.fit` came with lightning 2.6; the workflow's job `lowest` tries all lower bounds."""
+    required = {line.name: line.specifier for line in map(Requirement, PROJECT["dependencies"])}
+    assert not required["lightning"].contains("2.5.6")
+    assert not required["torch"].contains("2.8.0")
+    assert "--resolution lowest-direct" in (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
+
+
 def test_every_direct_dependency_is_imported() -> None:
     """And nothing else is, so that an install from nothing is whole."""
     provides = importlib.metadata.packages_distributions()

@@ -26,6 +26,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from vit.settings import EvaluateSettings, Stopped, TrainSettings, UserError, describe, refuse_unknown, show
 
@@ -71,6 +72,9 @@ def train(configs: Path) -> None:
     _run(TrainSettings, configs, job, as_typed)
     if len(done) > 1:
         _rank(done)
+    if {"--multirun", "-m"} & set(sys.argv[1:]) and not done:
+        _complain(UserError("the sweep has no job: name values, such as heads=2,4,8"))
+        sys.exit(1)
     sys.exit(int(any(isinstance(outcome, str) for _, outcome in done)))
 
 
@@ -157,6 +161,8 @@ def _read_words(
             refuse_unknown(name.lstrip("+~"), known)
             raise UserError(f"{word}: every key is there already; write {name.lstrip('+~')}={value}")
         refuse_unknown(name, known)
+        if "${" in value and not _is_text(name, table):
+            raise UserError(f"{word}: write the value itself, not a reference")
         override = _parse(word, many=arguments.multirun, text=_is_text(name, table))
         if override.is_sweep_override() and not arguments.multirun:
             raise UserError(f"{word} names several values; add --multirun to train each")
@@ -223,7 +229,10 @@ def _flat(config: DictConfig) -> dict[str, Any]:
             else:
                 yield f"{prefix}{key}", value
 
-    return dict(walk(typing.cast(dict, OmegaConf.to_container(config, resolve=True)), ""))
+    try:
+        return dict(walk(typing.cast(dict, OmegaConf.to_container(config, resolve=True)), ""))
+    except OmegaConfBaseException as error:  # such as ${nonsense}
+        raise UserError(_one_line(error)) from error
 
 
 def _who_set(settings: TrainSettings, typed: Mapping[str, str], configs: Path) -> dict[str, str]:
