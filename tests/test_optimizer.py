@@ -129,7 +129,7 @@ ENCODER_MATRICES = {
 @pytest.mark.parametrize("pool", ["mean", "cls", "sequence"])
 @pytest.mark.parametrize("muon_lr", [0.02, None])
 def test_every_parameter_is_in_the_right_group(pool: str, muon_lr: float | None):
-    vit = tiny_vit(pool=pool)
+    vit = tiny_vit(pool=pool, position="learned")
     groups = parameter_groups(vit, lr=0.001, muon_lr=muon_lr, weight_decay=0.1)
     names = names_by_group(groups, vit)
     everything = {name for name, _ in vit.named_parameters()}

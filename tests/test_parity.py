@@ -46,7 +46,8 @@ TORCHVISION_NAMES = {  # theirs: ours
 def twins() -> tuple[VisionTransformer, ViT]:
     """torchvision's network and ours with the same weights, not one left over on either side."""
     theirs = VisionTransformer(image_size=12, patch_size=4, num_layers=3, num_heads=4, hidden_dim=32, mlp_dim=48)
-    ours = ViT(image_size=12, patch_size=4, depth=3, heads=4, dim=32, mlp_ratio=1.5, classes=1000, pool="cls")
+    as_published = {"classes": 1000, "pool": "cls", "position": "learned"}
+    ours = ViT(image_size=12, patch_size=4, depth=3, heads=4, dim=32, mlp_ratio=1.5, **as_published)
     randomize(theirs)
     state = {}
     for name, value in theirs.state_dict().items():
@@ -204,5 +205,6 @@ def test_V3_permuting_the_patches_permutes_the_tokens():
 )
 def test_number_of_parameters_is_the_published_one(patch_size: int, dim: int, depth: int, heads: int, published: int):
     with torch.device("meta"):
-        vit = ViT(image_size=224, patch_size=patch_size, dim=dim, depth=depth, heads=heads, classes=1000, pool="cls")
+        as_published = {"classes": 1000, "pool": "cls", "position": "learned"}
+        vit = ViT(image_size=224, patch_size=patch_size, dim=dim, depth=depth, heads=heads, **as_published)
     assert sum(parameter.numel() for parameter in vit.parameters()) == published

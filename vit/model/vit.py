@@ -43,7 +43,7 @@ class ViT(nn.Module):
         heads: int = 8,
         mlp_ratio: float = 4.0,
         pool: str = "mean",
-        position: str = "learned",
+        position: str = "sincos",
         qkv_bias: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
