@@ -91,7 +91,7 @@ def train(
         command = _command(typed, resumed)
         if leader:
             lock = lock_folder(folder)  # noqa: F841 - held until this function ends
-            kept = {**settings.values(), "data.root": settings.data_root and str(root)}
+            kept = {**settings.values(), "data.root": None if settings.data == "shapes" else str(root)}
             write_atomically(folder / SETTINGS, _json({"command": command, "settings": kept}))
             console.print(
                 banner(settings, given, vit=vit, image_set=image_set, data=data, device=device, folder=folder)
@@ -138,7 +138,9 @@ def train(
             test = score(vit, image_set.test, mean=facts.mean, std=facts.std, device=device.name)
         except OSError as error:
             again = script_command("train", f"resume={folder}")
-            raise UserError(f"{folder} cannot be written ({error.strerror}); when it can, go on: {again}") from error
+            raise UserError(
+                f"{folder} cannot be written ({error.strerror or error}); when it can, go on: {again}"
+            ) from error
         except Stopped as stopped:
             if leader:
                 again = script_command("train", f"resume={folder}")
