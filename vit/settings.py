@@ -216,11 +216,21 @@ class TrainSettings(_Settings):
         choices=("mean", "cls", "sequence"),
     )
     position: str = _key(
-        "sincos", "position embedding: fixed waves, or learned", "model", choices=("learned", "sincos")
+        "sincos",
+        "where patches lie: learned or fixed vectors are added, or q and k are turned (rope), or none",
+        "model",
+        choices=("learned", "sincos", "rope", "none"),
+    )
+    registers: int = _key(0, "learned tokens beside the patches, which are not read", "model", at_least=0, at_most=1024)
+    similarity: str = _key(
+        "dot", "of q and k: scaled dot product, or cosine with a learned scale", "model", choices=("dot", "cosine")
     )
     qkv_bias: bool = _key(True, "a bias in the q, k, v projection", "model")
     dropout: float = _key(0.0, "dropout after attention and in the MLP", "model", **_FRACTION)
     attention_dropout: float = _key(0.0, "dropout on attention weights", "model", **_FRACTION)
+    drop_path: float = _key(
+        0.0, "share of images for which the last layer's halves are skipped; fewer before it", "model", **_FRACTION
+    )
 
     recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
     epochs: int = _key(8, "passes over the training images", "learning", resumable=True, at_least=1, at_most=1_000_000)
@@ -281,6 +291,10 @@ class TrainSettings(_Settings):
             )
         if self.position == "sincos" and self.dim % 4:
             raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
+        if self.position == "rope" and self.dim // self.heads % 4:
+            fitting = [str(heads) for heads in range(1, self.dim + 1) if self.dim % (4 * heads) == 0]
+            advice = f"heads can be {' '.join(fitting)}" if fitting else f"dim={self.dim} is not divisible by 4 itself"
+            raise UserError(f"position=rope needs dim / heads divisible by 4, not {self.dim // self.heads}; {advice}")
         if self.crop >= min(self.image_size):
             raise UserError(f"crop={self.crop} must be smaller than image_size={show(list(self.image_size))}")
         if self.data == "folder" and self.data_root is None:

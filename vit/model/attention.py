@@ -1,10 +1,15 @@
 """Multi-head self-attention, and the choice of the kernel that computes it."""
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vit.model.position import AxialRotation
+
+SIMILARITIES = ("dot", "cosine")
 
 # On a CPU the explicit products win up to so many tokens: in bf16 the fused kernel's backward alone takes half a step.
 EXPLICIT_TOKENS = {torch.bfloat16: 256, torch.float32: 96}
@@ -21,6 +26,10 @@ class MultiHeadSelfAttention(nn.Module):
     Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError if heads does not divide dim.
 
         x ─ qkv ─ split ─► q, k, v (B,h,T,d) ─► weights = softmax(q kᵀ / √d) (B,h,T,T) ─ @ v ─ combine ─ proj ─►
+
+    similarity "cosine" compares the directions of q and k alone: softmax(s · cos(q, k)), with a learned scale s of each
+    head that begins at 10 and is at most 100 (Henry et al. 2020, arXiv 2010.04245; bounded as by Liu et al. 2022, arXiv
+    2111.09883). With rotary_grid, q and k are first turned by where their patch lies: see `AxialRotation`.
     """
 
     def __init__(
@@ -31,16 +40,22 @@ class MultiHeadSelfAttention(nn.Module):
         qkv_bias: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        similarity: str = "dot",
+        rotary_grid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"heads={heads} does not divide dim={dim}")
+        if similarity not in SIMILARITIES:
+            raise ValueError(f"similarity={similarity} is unknown; it is one of {' '.join(SIMILARITIES)}")
         self.heads = heads
         self.scale = (dim // heads) ** -0.5  # the width of a head, not of the token
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.attention_dropout = nn.Dropout(attention_dropout)
         self.proj = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(dropout)
+        self.log_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10))) if similarity == "cosine" else None
+        self.rotation = AxialRotation(rotary_grid, dim // heads) if rotary_grid else None
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.split_heads(x)
@@ -48,7 +63,7 @@ class MultiHeadSelfAttention(nn.Module):
             mixed = self.attention_dropout(self.weights(q, k)) @ v
         else:
             dropout = self.attention_dropout.p if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=self.scale)
+            mixed = F.scaled_dot_product_attention(*self.comparable(q, k), v, dropout_p=dropout, scale=1.0)
         return self.combine_heads(mixed)
 
     def attend(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -68,8 +83,19 @@ class MultiHeadSelfAttention(nn.Module):
         return q, k, v
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        """softmax(q kᵀ / √d): (B,h,T,T), queries in rows."""
-        return (q * self.scale @ k.transpose(-2, -1)).softmax(dim=-1)
+        """softmax(q kᵀ / √d), or what `comparable` makes of q kᵀ: (B,h,T,T), queries in rows."""
+        q, k = self.comparable(q, k)
+        return (q @ k.transpose(-2, -1)).softmax(dim=-1)
+
+    def comparable(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k, turned and scaled so that q kᵀ is their similarity."""
+        if self.rotation is not None:
+            q, k = self.rotation(q), self.rotation(k)
+        if self.log_scale is None:
+            return q * self.scale, k
+        width = q.shape[3]
+        scale = self.log_scale.exp().clamp(max=100) / width  # rms_norm makes vectors of length √d
+        return F.rms_norm(q, [width], eps=1e-6) * scale.to(q.dtype), F.rms_norm(k, [width], eps=1e-6)
 
     def combine_heads(self, mixed: Tensor) -> Tensor:
         """(B,h,T,d) → (B,T,D), through the output projection."""

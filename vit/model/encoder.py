@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from vit.model.attention import MultiHeadSelfAttention
@@ -11,7 +12,7 @@ from vit.model.mlp import MLP
 class EncoderLayer(nn.Module):
     """Attention, then MLP, each on the normalised tokens and added to them: (B,T,D) → (B,T,D).
 
-    Dosovitskiy et al. 2021, equations 2 and 3.
+    Dosovitskiy et al. 2021, equations 2 and 3. The keywords are those of the two halves; see `DropPath` for the last.
     """
 
     def __init__(
@@ -23,21 +24,48 @@ class EncoderLayer(nn.Module):
         qkv_bias: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        similarity: str = "dot",
+        rotary_grid: tuple[int, int] | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attention = MultiHeadSelfAttention(
-            dim, heads, qkv_bias=qkv_bias, dropout=dropout, attention_dropout=attention_dropout
+            dim,
+            heads,
+            qkv_bias=qkv_bias,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            similarity=similarity,
+            rotary_grid=rotary_grid,
         )
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = MLP(dim, max(1, int(dim * mlp_ratio)), dropout=dropout)
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        x = x + self.drop_path(self.attention(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def attend(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The same output, and the attention weights (B,h,T,T)."""
         attended, weights = self.attention.attend(self.norm1(x), edit)
-        x = x + attended
-        return x + self.mlp(self.norm2(x)), weights
+        x = x + self.drop_path(attended)
+        return x + self.drop_path(self.mlp(self.norm2(x))), weights
+
+
+class DropPath(nn.Module):
+    """In training, leave out a half-layer for some images, and scale it up for the others: (B,T,D) → (B,T,D).
+
+    Stochastic depth: Huang et al. 2016 (arXiv 1603.09382). Each image has its own draw.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.p
+        return x * (kept / (1 - self.p)).to(x.dtype)

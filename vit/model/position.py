@@ -1,6 +1,10 @@
-"""Where a token comes from: added to the tokens, since attention itself sees a set without an order."""
+"""Where a token comes from, since attention itself sees a set without an order.
+
+Added to the tokens once (learned, sincos), or turning queries and keys in every layer (rope).
+"""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -39,4 +43,33 @@ class SinCosPosition(nn.Module):
         return x + self.embedding
 
 
-POSITIONS = {"learned": LearnedPosition, "sincos": SinCosPosition}
+class AxialRotation(nn.Module):
+    """Turn q or k by the row and the column of each patch: (B,h,T,d) → (B,h,T,d). Prefix tokens are left as they are.
+
+    Pairs of channels, i and i + d/2, turn by row · 100^(-4i/d) for the first d/4 of them and by column likewise for the
+    others, so that q kᵀ sees only how far apart two patches lie. Su et al. 2021 (arXiv 2104.09864), in its axial form:
+    Heo et al. 2024 (arXiv 2403.13298), section 3. Raises ValueError if d is not divisible by 4.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        if width % 4:
+            raise ValueError(f"rotary positions need a head width divisible by 4, not dim / heads = {width}")
+        frequency = 100.0 ** -(torch.arange(width // 4) / (width // 4))  # (d/4,)
+        rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
+        angle = torch.cat([rows.reshape(-1, 1) * frequency, columns.reshape(-1, 1) * frequency], dim=1)  # (N,d/2)
+        self.register_buffer("cos", torch.cat([angle.cos(), angle.cos()], dim=1), persistent=False)
+        self.register_buffer("sin", torch.cat([-angle.sin(), angle.sin()], dim=1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        prefix = x.shape[2] - len(self.cos)
+        cos = F.pad(self.cos, (0, 0, prefix, 0), value=1.0).to(x.dtype)
+        sin = F.pad(self.sin, (0, 0, prefix, 0)).to(x.dtype)
+        return x * cos + x.roll(x.shape[3] // 2, dims=3) * sin
+
+
+# What is added to the tokens. With rope, which turns q and k instead, and with none, nothing is.
+POSITIONS = {"learned": LearnedPosition, "sincos": SinCosPosition, "rope": nn.Identity, "none": nn.Identity}

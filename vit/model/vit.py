@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.model.encoder import EncoderLayer
@@ -26,9 +27,14 @@ class Attention(NamedTuple):
 class ViT(nn.Module):
     """An image classifier: (B,C,H,W) → logits (B,K). Dosovitskiy et al. 2021 (arXiv 2010.11929).
 
-    image_size is a side or (height, width) in pixels. Raises ValueError where sizes do not fit together.
+    image_size is a side or (height, width) in pixels. registers are learned tokens without a place, which no pool reads
+    (Darcet et al. 2023, arXiv 2309.16588). drop_path is the last layer's rate; it rises evenly from 0 in the first.
+    Raises ValueError where sizes do not fit together.
 
-        images ─ patch_embedding ─► (B,N,D) ─ class token, position ─► (B,T,D) ─ layers ─ norm ─ pool ─► (B,D) ─ head ─►
+        images ─ patch_embedding ─► (B,N,D) ─ class token, position, registers ─► (B,T,D) ─ layers ─ norm ─►
+               ─ pool ─► (B,D) ─ head ─► (B,K)
+
+    The tokens are, in this order: registers, class token (only with pool="cls"), patches row by row.
     """
 
     def __init__(
@@ -44,9 +50,12 @@ class ViT(nn.Module):
         mlp_ratio: float = 4.0,
         pool: str = "mean",
         position: str = "sincos",
+        registers: int = 0,
+        similarity: str = "dot",
         qkv_bias: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -54,8 +63,9 @@ class ViT(nn.Module):
         _refuse_unknown("position", position, POSITIONS)
         self.patch_embedding = PatchEmbedding(size, patch_size, channels=channels, dim=dim)
         self.pool: Pool = POOLS[pool](dim)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if self.prefix_tokens else None
-        self.position: nn.Module = POSITIONS[position](self.grid, dim, prefix_tokens=self.prefix_tokens)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if self.pool.prefix_tokens else None
+        self.position: nn.Module = POSITIONS[position](self.grid, dim, prefix_tokens=self.pool.prefix_tokens)
+        self.registers = nn.Parameter(0.02 * torch.randn(1, registers, dim)) if registers else None
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(
             EncoderLayer(
@@ -65,8 +75,11 @@ class ViT(nn.Module):
                 qkv_bias=qkv_bias,
                 dropout=dropout,
                 attention_dropout=attention_dropout,
+                similarity=similarity,
+                rotary_grid=self.grid if position == "rope" else None,
+                drop_path=drop_path * index / max(1, depth - 1),
             )
-            for _ in range(depth)
+            for index in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, classes)
@@ -81,20 +94,28 @@ class ViT(nn.Module):
     @property
     def prefix_tokens(self) -> int:
         """How many tokens that are no patch stand before the patches."""
-        return self.pool.prefix_tokens
+        return self.register_tokens + self.pool.prefix_tokens
+
+    @property
+    def register_tokens(self) -> int:
+        """How many of them are registers."""
+        return 0 if self.registers is None else self.registers.shape[1]
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.embed(images)
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.pool(self.norm(x)))
+        return self.head(self.pool(self.norm(x)[:, self.register_tokens :]))
 
     def embed(self, images: Tensor) -> Tensor:
         """(B,C,H,W) → (B,T,D)."""
         x = self.patch_embedding(images)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        return self.dropout(self.position(x))
+        x = self.position(x)
+        if self.registers is not None:
+            x = torch.cat([self.registers.expand(len(x), -1, -1), x], dim=1)
+        return self.dropout(x)
 
     def attend(self, images: Tensor, edit: Callable[[int, Tensor], Tensor] | None = None) -> Attention:
         """The same forward pass in float32, with everything that it attended to. Gradients flow.
@@ -107,9 +128,10 @@ class ViT(nn.Module):
             for index, layer in enumerate(self.layers):
                 x, weights = layer.attend(x, edit and functools.partial(edit, index))  # type: ignore[operator]
                 maps.append(weights)
-            x = self.norm(x)
+            x = self.norm(x)[:, self.register_tokens :]
             features = self.pool(x)
-            return Attention(self.head(features), tuple(maps), self.pool.readout(x), features)
+            readout = F.pad(self.pool.readout(x), (self.register_tokens, 0))
+            return Attention(self.head(features), tuple(maps), readout, features)
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def train(
             if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
                 write_atomically(folder / LAST, checkpoint.read_bytes())
             if facts.epoch < settings.epochs:
-                trainer.fit(_classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
+                trainer.fit(classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
             if not leader:
                 return None
             # The one look at the test images: the file that evaluate reads, by the function that it calls.
@@ -193,7 +193,7 @@ def _facts(
     return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
 
 
-def _classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Device) -> Classifier:
+def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Device) -> Classifier:
     return Classifier(
         vit,
         mean=data.mean,

@@ -1,0 +1,154 @@
+"""What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py prints the table.
+
+DATA is a CIFAR-10 folder or zip as for data=folder. Every option (or those named) learns for three passes, with seeds
+0, 1 and 2, from 10,000 training images, always the same ones, and is judged by the cross-entropy of the usual 5,000
+validation images. Its difference to the default is taken seed by seed. The test images are not looked at. What was
+measured is kept in options.json beside this file, and measured again only if it is not there.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from vit.data import ImageData, load_images
+from vit.data.datamodule import InMemory
+from vit.model import ViT
+from vit.runs.machine import commit, silence_unneeded, tune_allocator
+from vit.runs.train import classifier
+from vit.settings import TrainSettings
+from vit.training.precision import choose
+
+FILE = Path(__file__).with_name("options.json")
+IMAGES, PASSES, SEEDS = 10_000, 3, (0, 1, 2)
+
+DEFAULT = "default"
+OPTIONS: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
+    "position=learned": {"position": "learned"},
+    "position=rope": {"position": "rope"},
+    "position=none": {"position": "none"},
+    "similarity=cosine": {"similarity": "cosine"},
+    "registers=4": {"registers": 4},
+    "drop_path=0.1": {"drop_path": 0.1},
+    "pool=cls": {"pool": "cls"},
+    "pool=sequence": {"pool": "sequence"},
+    "position=rope similarity=cosine": {"position": "rope", "similarity": "cosine"},
+}
+
+
+def mimetic(vit: ViT) -> None:
+    """Trockman & Kolter 2023 (arXiv 2305.09828): Wqᵀ Wk ≈ 0.7 Z + 0.7 I for each head, and Wproj Wv ≈ 0.4 Z - 0.4 I."""
+
+    def factors(noise: float, identity: float, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        u, s, v = torch.linalg.svd(noise * torch.randn(dim, dim) / dim**0.5 + identity * torch.eye(dim))
+        root = s[:rank].sqrt()
+        return u[:, :rank] * root, root[:, None] * v[:rank]
+
+    for layer in vit.layers:
+        attention: Any = layer.attention
+        dim, heads = attention.proj.in_features, attention.heads
+        pairs = [factors(0.7, 0.7, dim // heads) for _ in range(heads)]
+        left, right = factors(0.4, -0.4, dim)
+        with torch.no_grad():
+            attention.qkv.weight.copy_(torch.cat([*(q.T for q, _ in pairs), *(k for _, k in pairs), right]))
+            attention.proj.weight.copy_(left)
+
+
+def layer_scale(vit: ViT) -> None:
+    """Touvron et al. 2021 (arXiv 2103.17239): a learned factor for each channel of each half-layer, which begins at 0.1
+    where the last matrix begins as the others do."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.full((vit.head.in_features,), 0.1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor.to(x.dtype)
+
+    for layer in vit.layers:
+        for half, name in ((layer.attention, "proj"), (layer.mlp, "fc2")):
+            last = getattr(half, name)
+            nn.init.xavier_uniform_(last.weight)
+            setattr(half, name, nn.Sequential(last, Scale()))
+
+
+# Tried, and no part of the project: what is done to the network after it is built.
+TRIED: dict[str, Callable[[ViT], None]] = {"mimetic initialisation": mimetic, "layer scale": layer_scale}
+
+
+def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None] | None) -> dict[str, float]:
+    """Train, and measure on the validation images; cross-entropy in nats, accuracy as a share of 1."""
+    device = choose(settings.device, settings.precision)
+    torch.manual_seed(settings.seed)
+    vit = ViT(image_size=32, classes=10, **settings.group("model"))
+    if change is not None:
+        change(vit)
+    module = classifier(vit, settings, data, device)
+    trainer = Trainer(
+        accelerator=device.name,
+        precision=device.precision,  # type: ignore[arg-type]
+        max_epochs=settings.epochs,
+        check_val_every_n_epoch=settings.epochs,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    began = time.perf_counter()
+    trainer.fit(module, data)
+    found = {tag.removeprefix("validation/"): float(value) for tag, value in trainer.callback_metrics.items()}
+    return {"loss": found["loss"], "accuracy": found["accuracy"], "seconds": time.perf_counter() - began}
+
+
+def measure(root: Path, names: list[str]) -> None:
+    silence_unneeded()
+    tune_allocator()
+    images = load_images("folder", root=root)
+    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for seed in SEEDS:
+        for name in names:
+            if f"{seed}" in results.get(name, {}):
+                continue
+            settings = TrainSettings.from_values({"epochs": PASSES, "seed": seed, **OPTIONS.get(name, {})})
+            data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=seed)
+            fold = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:IMAGES]
+            data.train = InMemory(data.train.images[fold], data.train.labels[fold])
+            found = learn(settings, data, TRIED.get(name)) | {"commit": commit()}
+            results = json.loads(FILE.read_text()) if FILE.exists() else {}
+            results.setdefault(name, {})[f"{seed}"] = found
+            FILE.write_text(json.dumps(results, indent=1) + "\n")
+            print(f"{name}, seed {seed}: {found}", flush=True)
+
+
+def table() -> str:
+    """A row an option: means over the seeds, and the mean difference to the default with its standard error."""
+    results = json.loads(FILE.read_text())
+    rows = ["| option | cross-entropy | difference | accuracy | time of a step |", "|---|---|---|---|---|"]
+    base = results[DEFAULT]
+    for name, by_seed in results.items():
+        loss = [by_seed[seed]["loss"] for seed in base]
+        difference = [by_seed[seed]["loss"] - base[seed]["loss"] for seed in base]
+        error = statistics.stdev(difference) / len(difference) ** 0.5
+        accuracy = statistics.mean(by_seed[seed]["accuracy"] for seed in base)
+        seconds = statistics.median(by_seed[seed]["seconds"] / base[seed]["seconds"] for seed in base)
+        told = "" if name == DEFAULT else f"{statistics.mean(difference):+.3f} ± {error:.3f}"
+        rows.append(f"| {name} | {statistics.mean(loss):.3f} | {told} | {100 * accuracy:.1f} % | × {seconds:.2f} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measure(Path(sys.argv[1]), sys.argv[2:] or [*OPTIONS, *TRIED])
+    else:
+        print(table())
