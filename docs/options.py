@@ -21,8 +21,9 @@ from torch import nn
 from vit.data import ImageData, load_images
 from vit.data.datamodule import InMemory
 from vit.model import ViT
+from vit.model.position import AxialRotation
 from vit.runs.machine import commit, silence_unneeded, tune_allocator
-from vit.runs.train import classifier
+from vit.runs.train import averaging, classifier
 from vit.settings import TrainSettings
 from vit.training.precision import choose
 
@@ -38,6 +39,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "similarity=cosine": {"similarity": "cosine"},
     "registers=4": {"registers": 4},
     "drop_path=0.1": {"drop_path": 0.1},
+    "trivial_augment=true": {"trivial_augment": True},
+    "erasing=0.25": {"erasing": 0.25},
+    "mixup=0.8": {"mixup": 0.8},
+    "cutmix=1": {"cutmix": 1.0},
+    "ema=0.99": {"ema": 0.99},
     "pool=cls": {"pool": "cls"},
     "pool=sequence": {"pool": "sequence"},
     "position=rope similarity=cosine": {"position": "rope", "similarity": "cosine"},
@@ -81,8 +87,18 @@ def layer_scale(vit: ViT) -> None:
             setattr(half, name, nn.Sequential(last, Scale()))
 
 
+def rope_beside_sincos(vit: ViT) -> None:
+    for layer in vit.layers:
+        attention: Any = layer.attention
+        attention.rotation = AxialRotation(vit.grid, attention.proj.in_features // attention.heads)
+
+
 # Tried, and no part of the project: what is done to the network after it is built.
-TRIED: dict[str, Callable[[ViT], None]] = {"mimetic initialisation": mimetic, "layer scale": layer_scale}
+TRIED: dict[str, Callable[[ViT], None]] = {
+    "rope beside sincos": rope_beside_sincos,
+    "mimetic initialisation": mimetic,
+    "layer scale": layer_scale,
+}
 
 
 def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None] | None) -> dict[str, float]:
@@ -97,6 +113,7 @@ def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None
         accelerator=device.name,
         precision=device.precision,  # type: ignore[arg-type]
         max_epochs=settings.epochs,
+        callbacks=averaging(settings),
         check_val_every_n_epoch=settings.epochs,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

@@ -243,9 +243,10 @@ class TrainSettings(_Settings):
     weight_decay: float = _key(0.05, "decoupled weight decay of matrices", "learning", at_least=0, at_most=10)
     warmup: float = _key(0.1, "share of all steps in which the rate rises", "learning", at_least=0, at_most=1)
     label_smoothing: float = _key(0.1, "share of the target spread evenly", "learning", **_FRACTION)
+    ema: float = _key(0.0, "decay of the average of weights that is tested; 0: none", "learning", **_FRACTION)
     clip: float = _key(0.0, "largest gradient norm; 0: no clipping", "learning", at_least=0)
 
-    data: str = _key("cifar10", "source of the images", "data", choices=("cifar10", "folder", "shapes"))
+    data: str = _key("cifar10", "source of the images", "data", choices=("cifar10", "cifar100", "folder", "shapes"))
     data_root: str | None = _key(
         None,
         "where they are: a folder, or for data=folder also a zip",
@@ -254,7 +255,7 @@ class TrainSettings(_Settings):
         resumable=True,
     )
     data_url: str | None = _key(
-        None, "download CIFAR-10 from here instead (https)", "data", name="data.url", resumable=True
+        None, "download CIFAR from here instead (https)", "data", name="data.url", resumable=True
     )
     image_size: tuple[int, int] = _key((32, 32), "height and width; a folder's images are resized to it", "data")
     validation: int | None = _key(
@@ -262,6 +263,11 @@ class TrainSettings(_Settings):
     )
     crop: int = _key(4, "random shift in training by up to so many pixels", "data", at_least=0)
     flip: bool = _key(True, "random left-right flip in training", "data")
+    trivial_augment: bool = _key(False, "one random operation on each image in training", "data")
+    erasing: float = _key(0.0, "share of images with noise in a rectangle", "data", at_least=0, at_most=1)
+    mixup: float = _key(0.0, "fade images into others by Beta(mixup, mixup); 0: none", "data", at_least=0, at_most=100)
+    cutmix: float = _key(0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "data", at_least=0, at_most=100)
+    augment_until: float = _key(1.0, "share of all steps after which these four are off", "data", at_least=0, at_most=1)
     seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
 
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"), resumable=True)
@@ -292,8 +298,7 @@ class TrainSettings(_Settings):
         if self.position == "sincos" and self.dim % 4:
             raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
         if self.position == "rope" and self.dim // self.heads % 4:
-            fitting = [str(heads) for heads in range(1, self.dim + 1) if self.dim % (4 * heads) == 0]
-            advice = f"heads can be {' '.join(fitting)}" if fitting else f"dim={self.dim} is not divisible by 4 itself"
+            advice = f"heads can be {divisors(self.dim // 4)}" if self.dim % 4 == 0 else "dim must be divisible by 4"
             raise UserError(f"position=rope needs dim / heads divisible by 4, not {self.dim // self.heads}; {advice}")
         if self.crop >= min(self.image_size):
             raise UserError(f"crop={self.crop} must be smaller than image_size={show(list(self.image_size))}")
@@ -312,7 +317,7 @@ class EvaluateSettings(_Settings):
 
     checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
     data_root: str | None = _key(None, "where the images are, as in training", "data", name="data.root")
-    data_url: str | None = _key(None, "download CIFAR-10 from here instead (https)", "data", name="data.url")
+    data_url: str | None = _key(None, "download CIFAR from here instead (https)", "data", name="data.url")
     batch_size: int = _key(256, "images at once; changes no digit", "run", **_POSITIVE)
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
 

@@ -1,25 +1,96 @@
 """What happens to a batch on the device: random changes while training, then normalisation."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from vit.data import trivial_augment
+from vit.data.mixing import cutmix, erase, mixup
+
+
+class Batch(NamedTuple):
+    """What the network learns from."""
+
+    images: Tensor  # uint8 (B,C,H,W)
+    targets: Tensor  # int64 (B,), or where images were mixed the share of each class, float (B,K)
+    masks: Tensor | None  # bool (B,H,W), true on the object, where the source knows it
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of a batch, an own draw for each image, from torch's generator of the images' device.
+
+    crop: pixels. erasing: share of the images. mixup, cutmix: alpha of the Beta distribution, 0 for none; with both,
+    half of the images undergo each.
+    """
+
+    crop: int = 4
+    flip: bool = True
+    trivial: bool = False
+    erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def __call__(
+        self, images: Tensor, labels: Tensor, masks: Tensor | None = None, *, classes: int, strong: bool = True
+    ) -> Batch:
+        """Change images uint8 (B,C,H,W); unless `strong`, only crop and flip them.
+
+        Masks bool (B,H,W) follow where pixels move. Of what is erased, or comes from another image, they do not know.
+        """
+        rows, columns = draw_crop_and_flip(images, crop=self.crop, flip=self.flip)
+        images = take(images, rows, columns)
+        masks = None if masks is None else take(masks[:, None], rows, columns)[:, 0]
+        if strong and self.trivial:
+            drawn = trivial_augment.draw(len(images), images.device)
+            images = trivial_augment.trivial_augment(images, drawn)
+            masks = None if masks is None else trivial_augment.follow(masks, drawn)
+        if strong and self.erasing:
+            images = erase(images, share=self.erasing)
+        if strong and (self.mixup or self.cutmix):
+            images, labels = self._mix(images, F.one_hot(labels, classes).float())
+        return Batch(images, labels, masks)
+
+    def _mix(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.cutmix:
+            return mixup(images, targets, alpha=self.mixup)
+        cut = cutmix(images, targets, alpha=self.cutmix)
+        if not self.mixup:
+            return cut
+        faded = mixup(images, targets, alpha=self.mixup)
+        chosen = torch.rand(len(images), device=images.device) < 0.5
+        return torch.where(chosen[:, None, None, None], cut[0], faded[0]), torch.where(
+            chosen[:, None], cut[1], faded[1]
+        )
 
 
 def crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> Tensor:
-    """Shift each image by up to `crop` pixels, its border mirrored, and flip every second one: uint8 (B,C,H,W) → same.
+    """Shift each image by up to `crop` pixels, its border mirrored, and flip every second one: (B,C,H,W) → same.
 
-    An own draw for each image, from torch's generator of the images' device. One indexing operation does both. Raises
-    ValueError if `crop` is not smaller than the images.
+    Raises ValueError if `crop` is not smaller than the images.
     """
+    return take(images, *draw_crop_and_flip(images, crop=crop, flip=flip))
+
+
+def draw_crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> tuple[Tensor, Tensor]:
+    """The row (B,H) and the column (B,W) that each pixel comes from."""
     batch, _, height, width = images.shape
     if crop >= min(height, width):
         raise ValueError(f"crop={crop} must be smaller than the images, {height}×{width}")
     device = images.device
     shift = torch.randint(-crop, crop + 1, (2, batch, 1), device=device)
     flipped = torch.rand(batch, 1, device=device) < (0.5 if flip else 0)
-    rows = _mirror(torch.arange(height, device=device) + shift[0], height)  # (B,H): the row that each pixel comes from
+    rows = _mirror(torch.arange(height, device=device) + shift[0], height)
     columns = _mirror(torch.arange(width, device=device) + shift[1], width)
-    columns = torch.where(flipped, columns.flip(1), columns)
-    image = torch.arange(batch, device=device)
+    return rows, torch.where(flipped, columns.flip(1), columns)
+
+
+def take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The images (B,C,H,W) that consist of these rows (B,H) and columns (B,W) of each, in one indexing operation."""
+    image = torch.arange(len(images), device=images.device)
     return images[image[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 

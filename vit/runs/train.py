@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 
-from vit.data import ImageData, ImageSet, load_images
+from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
 from vit.inspection import AttentionLogger
 from vit.model import ViT
@@ -24,6 +24,7 @@ from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
 from vit.settings import Stopped, TrainSettings, UserError
+from vit.training.averaging import AverageWeights
 from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
 from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, WriteMetrics
@@ -113,6 +114,7 @@ def train(
                 AttentionLogger(*_shown(image_set, data), folder=folder / PICTURES),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
                 SaveCheckpoints(folder, facts, began=began),
+                *averaging(settings),
                 stop,
             ],
             logger=_logger(settings, folder, resumed, console) if leader else False,
@@ -182,7 +184,7 @@ def _facts(
         images=image_set.description,
         train_images=len(data.train),
         precision=device.precision,
-        weights="raw",
+        weights="averaged" if settings.ema else "raw",
     )
     if resumed is None or resumed.facts is None:
         return facts
@@ -191,6 +193,11 @@ def _facts(
         if getattr(facts, name) != getattr(earlier, name):
             raise UserError(f"these are not the images that the run has learned from: their {name} differ")
     return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
+
+
+def averaging(settings: TrainSettings) -> list[Callback]:
+    """The callback that averages weights, if they are to be averaged."""
+    return [AverageWeights(settings.ema)] if settings.ema else []
 
 
 def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Device) -> Classifier:
@@ -203,8 +210,15 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
         weight_decay=settings.weight_decay,
         warmup=settings.warmup,
         label_smoothing=settings.label_smoothing,
-        crop=settings.crop,
-        flip=settings.flip,
+        augmentation=Augmentation(
+            crop=settings.crop,
+            flip=settings.flip,
+            trivial=settings.trivial_augment,
+            erasing=settings.erasing,
+            mixup=settings.mixup,
+            cutmix=settings.cutmix,
+        ),
+        augment_until=settings.augment_until,
         seed=settings.seed,
         muon_dtype=torch.bfloat16 if device.native_bf16 else torch.float32,
     )

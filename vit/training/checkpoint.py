@@ -32,7 +32,7 @@ class Facts:
     images: str  # which ones, in words
     train_images: int  # in an epoch
     precision: str
-    weights: str  # "raw": as the optimiser left them
+    weights: str  # "raw": as the optimiser left them; "averaged" over the steps
     epoch: int = 0  # finished
     step: int = 0
     minutes: float = 0.0  # of all processes that trained it

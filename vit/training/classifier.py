@@ -8,16 +8,17 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from vit.data import crop_and_flip, derived_seed, normalize
+from vit.data import Augmentation, Batch, derived_seed, normalize
 from vit.model import ViT
 from vit.training.optimizer import MuonAdamW, learning_rate_factor, parameter_groups
 
 
 class Classifier(LightningModule):
-    """Trains a ViT on batches of uint8 images (B,C,H,W) and labels (B,).
+    """Trains a ViT on batches of uint8 images (B,C,H,W), labels (B,) and, where they are known, masks (B,H,W).
 
-    mean and std are those of each channel, scaled to 0–1. muon_lr None means AdamW for everything; muon_dtype is the
-    type of Muon's products.
+    mean and std are those of each channel, scaled to 0–1. augment_until is the share of all steps after which only crop
+    and flip are left of the augmentation. muon_lr None means AdamW for everything; muon_dtype is the type of Muon's
+    products.
     """
 
     def __init__(
@@ -31,8 +32,8 @@ class Classifier(LightningModule):
         weight_decay: float = 0.05,
         warmup: float = 0.1,
         label_smoothing: float = 0.1,
-        crop: int = 4,
-        flip: bool = True,
+        augmentation: Augmentation | None = None,
+        augment_until: float = 1.0,
         seed: int = 0,
         muon_dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -41,23 +42,29 @@ class Classifier(LightningModule):
         self.mean, self.std = mean, std
         self.lr, self.muon_lr, self.weight_decay, self.warmup = lr, muon_lr, weight_decay, warmup
         self.label_smoothing = label_smoothing
-        self.crop, self.flip = crop, flip
+        self.augmentation = augmentation or Augmentation()
+        self.augment_until = augment_until
         self.seed = seed
         self.muon_dtype = muon_dtype
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+        images, targets, _ = self.augment(batch)
+        return self._measure("train", images, targets, label_smoothing=self.label_smoothing)
+
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+        self._measure("validation", batch[0], batch[1])
+
+    def augment(self, batch: tuple[Tensor, ...]) -> Batch:
+        """What the network learns from in this step: the same again, whenever it is asked."""
         # What is drawn in a step depends on nothing that came before it, so that a resumed run draws the same.
         torch.manual_seed(derived_seed(self.seed, self.global_step, self.global_rank))
-        images, labels = batch
-        images = crop_and_flip(images, crop=self.crop, flip=self.flip)
-        return self._measure("train", images, labels, label_smoothing=self.label_smoothing)
+        strong = self.global_step < self.augment_until * int(self.trainer.estimated_stepping_batches)
+        return self.augmentation(*batch, classes=self.vit.head.out_features, strong=strong)
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._measure("validation", *batch)
-
-    def _measure(self, part: str, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+    def _measure(self, part: str, images: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
         logits = self.vit(normalize(images, self.mean, self.std)).float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+        labels = targets if targets.ndim == 1 else targets.argmax(1)  # of a mixed image, the larger part
         accuracy = (logits.argmax(1) == labels).float().mean()
         values = {f"{part}/loss": loss.detach(), f"{part}/accuracy": accuracy}
         self.log_dict(values, on_step=False, on_epoch=True, batch_size=len(labels), sync_dist=True, logger=False)
