@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from lightning.pytorch import Trainer
 from torch import nn
 
@@ -142,25 +143,25 @@ def measure(root: Path, names: list[str]) -> None:
             fold = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:IMAGES]
             data.train = InMemory(data.train.images[fold], data.train.labels[fold])
             found = learn(settings, data, TRIED.get(name)) | {"commit": commit()}
-            results = json.loads(FILE.read_text()) if FILE.exists() else {}
-            results.setdefault(name, {})[f"{seed}"] = found
-            FILE.write_text(json.dumps(results, indent=1) + "\n")
+            with FileLock(FILE.with_suffix(".lock")):  # several may measure at once
+                results = json.loads(FILE.read_text()) if FILE.exists() else {}
+                results.setdefault(name, {})[f"{seed}"] = found
+                FILE.write_text(json.dumps(results, indent=1) + "\n")
             print(f"{name}, seed {seed}: {found}", flush=True)
 
 
 def table() -> str:
     """A row an option: means over the seeds, and the mean difference to the default with its standard error."""
     results = json.loads(FILE.read_text())
-    rows = ["| option | cross-entropy | difference | accuracy | time of a step |", "|---|---|---|---|---|"]
+    rows = ["| option | cross-entropy | difference | accuracy |", "|---|---|---|---|"]
     base = results[DEFAULT]
     for name, by_seed in results.items():
         loss = [by_seed[seed]["loss"] for seed in base]
         difference = [by_seed[seed]["loss"] - base[seed]["loss"] for seed in base]
         error = statistics.stdev(difference) / len(difference) ** 0.5
         accuracy = statistics.mean(by_seed[seed]["accuracy"] for seed in base)
-        seconds = statistics.median(by_seed[seed]["seconds"] / base[seed]["seconds"] for seed in base)
         told = "" if name == DEFAULT else f"{statistics.mean(difference):+.3f} ± {error:.3f}"
-        rows.append(f"| {name} | {statistics.mean(loss):.3f} | {told} | {100 * accuracy:.1f} % | × {seconds:.2f} |")
+        rows.append(f"| {name} | {statistics.mean(loss):.3f} | {told} | {100 * accuracy:.1f} % |")
     return "\n".join(rows)
 
 

@@ -1,6 +1,7 @@
-"""Looking inside: maps (pure functions), pictures, and the callback that logs them."""
+"""Looking inside: maps (pure functions), pictures, and the callbacks that log them."""
 
 from vit.inspection.attention_logger import AttentionLogger
+from vit.inspection.data_logger import DataLogger
 from vit.inspection.maps import readout_maps
 
-__all__ = ["AttentionLogger", "readout_maps"]
+__all__ = ["AttentionLogger", "DataLogger", "readout_maps"]

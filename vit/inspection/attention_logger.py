@@ -11,8 +11,9 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.data import normalize
+from vit.inspection.log_picture import log_picture
 from vit.inspection.maps import readout_maps
-from vit.inspection.pictures import attention_sheet, png
+from vit.inspection.pictures import attention_sheet
 
 TIMES = 10  # TensorBoard keeps ten pictures of a tag unless told otherwise
 
@@ -53,23 +54,12 @@ class AttentionLogger(Callback):
         with torch.no_grad():
             seen = vit.attend(normalize(self.images.to(module.device), module.mean, module.std))
         vit.train(training)
-        self.folder.mkdir(exist_ok=True)
         for layer, weights in enumerate(seen.maps, start=1):
             maps = readout_maps(weights, seen.readout, grid=vit.grid)
-            picture = png(attention_sheet(self.images, maps, self.titles))
-            (self.folder / f"step_{step:06d}_layer_{layer:02d}.png").write_bytes(picture)
-            if trainer.logger is not None:
-                _add_png(
-                    trainer.logger.experiment,  # type: ignore[attr-defined]
-                    f"attention/layer_{layer:02d}",
-                    picture,
-                    step,
-                )
-
-
-def _add_png(writer: Any, tag: str, picture: bytes, step: int) -> None:
-    """SummaryWriter.add_image without encoding the picture a second time."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    value = Summary.Value(tag=tag, image=Summary.Image(encoded_image_string=picture))
-    writer._get_file_writer().add_summary(Summary(value=[value]), step)
+            log_picture(
+                trainer,
+                self.folder / f"step_{step:06d}_layer_{layer:02d}.png",
+                tag=f"attention/layer_{layer:02d}",
+                picture=attention_sheet(self.images, maps, self.titles),
+                step=step,
+            )

@@ -27,33 +27,52 @@ def overlay(picture: np.ndarray, heat: np.ndarray) -> np.ndarray:
     return np.rint(HEAT * spread + (1 - HEAT) * grey).astype(np.uint8)
 
 
+def outlined(picture: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """A picture (H,W,3) with the rim of a mask (H,W), true on the object, in red."""
+    padded = np.pad(mask, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    marked = picture.copy()
+    marked[mask & ~inner] = (255, 0, 0)
+    return marked
+
+
 def attention_sheet(images: Tensor, maps: Tensor, titles: Sequence[str]) -> np.ndarray:
     """Rows of images, each followed by the overlay of every head: (B,C,H,W) uint8, (B,h,rows,columns) → (H',W',3).
 
     Each map is scaled to its own maximum, which is written below it.
     """
-    height, width = images.shape[2:]
-    scale = max(1, 64 // max(height, width))
+    rows, below = [], []
+    for image, map_of_heads, title in zip(images, maps, titles, strict=True):
+        picture = to_picture(image)
+        peaks = map_of_heads.amax(dim=(1, 2)).clamp(min=1e-12)
+        heats = (map_of_heads / peaks[:, None, None]).cpu().numpy()
+        rows.append([picture, *(overlay(picture, heat) for heat in heats)])
+        below.append([title, *(f"max {peak:.3f}" for peak in peaks.tolist())])
+    return sheet(rows, below, above=["", *(f"head {head}" for head in range(1, maps.shape[1] + 1))])
+
+
+def sheet(
+    rows: Sequence[Sequence[np.ndarray]], below: Sequence[Sequence[str]], *, above: Sequence[str], side: int = 64
+) -> np.ndarray:
+    """Rows of pictures (H,W,3), all of one size, with a line of text below each and one above each column: (H',W',3).
+
+    Small pictures are enlarged to at most `side` pixels, each pixel to a square.
+    """
+    height, width = rows[0][0].shape[:2]
+    scale = max(1, side // max(height, width))
     cell_height, cell_width = height * scale, width * scale
-    rows, heads = maps.shape[:2]
     step_y, step_x = cell_height + TEXT + GAP, cell_width + GAP
-    sheet = Image.new("RGB", ((heads + 1) * step_x + GAP, rows * step_y + TEXT + GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    for head in range(heads):
-        draw.text((GAP + (head + 1) * step_x, 1), f"head {head + 1}", "black")
-    for row in range(rows):
-        picture = to_picture(images[row])
+    whole = Image.new("RGB", (len(rows[0]) * step_x + GAP, len(rows) * step_y + TEXT + GAP), "white")
+    draw = ImageDraw.Draw(whole)
+    for column, text in enumerate(above):
+        draw.text((GAP + column * step_x, 1), text, "black")
+    for row, (pictures, texts) in enumerate(zip(rows, below, strict=True)):
         top = TEXT + GAP + row * step_y
-        peaks = maps[row].amax(dim=(1, 2)).clamp(min=1e-12)
-        heats = (maps[row] / peaks[:, None, None]).cpu().numpy()
-        cells = [picture, *(overlay(picture, heat) for heat in heats)]
-        below = [titles[row], *(f"max {peak:.3f}" for peak in peaks.tolist())]
-        for column, (cell, text) in enumerate(zip(cells, below, strict=True)):
+        for column, (picture, text) in enumerate(zip(pictures, texts, strict=True)):
             left = GAP + column * step_x
-            grown = cell.repeat(scale, axis=0).repeat(scale, axis=1)
-            sheet.paste(Image.fromarray(grown), (left, top))
+            whole.paste(Image.fromarray(picture.repeat(scale, axis=0).repeat(scale, axis=1)), (left, top))
             draw.text((left, top + cell_height), text[: cell_width // 6], "black")
-    return np.asarray(sheet)
+    return np.asarray(whole)
 
 
 def png(picture: np.ndarray) -> bytes:

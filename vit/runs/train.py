@@ -16,7 +16,7 @@ from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
-from vit.inspection import AttentionLogger
+from vit.inspection import AttentionLogger, DataLogger
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.folder import is_leader, lock_folder, shared_folder
@@ -112,6 +112,7 @@ def train(
             callbacks=[
                 ShowProgress(console),
                 AttentionLogger(*_shown(image_set, data), folder=folder / PICTURES),
+                DataLogger(data.train.images, data.train.labels, image_set.classes, folder=folder / PICTURES),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
                 SaveCheckpoints(folder, facts, began=began),
                 *averaging(settings),
