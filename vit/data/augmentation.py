@@ -16,7 +16,7 @@ class Batch(NamedTuple):
 
     images: Tensor  # uint8 (B,C,H,W)
     targets: Tensor  # int64 (B,), or where images were mixed the share of each class, float (B,K)
-    masks: Tensor | None  # bool (B,H,W), true on the object, where the source knows it
+    masks: Tensor | None  # bool (B,H,W), true on the object; None if the source does not know it, or images were mixed
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Augmentation:
     ) -> Batch:
         """Change images uint8 (B,C,H,W); unless `strong`, only crop and flip them.
 
-        Masks bool (B,H,W) follow where pixels move. Of what is erased, or comes from another image, they do not know.
+        Masks bool (B,H,W) follow where pixels move; of what is erased they do not know.
         """
         rows, columns = draw_crop_and_flip(images, crop=self.crop, flip=self.flip)
         images = take(images, rows, columns)
@@ -52,6 +52,7 @@ class Augmentation:
             images = erase(images, share=self.erasing)
         if strong and (self.mixup or self.cutmix):
             images, labels = self._mix(images, F.one_hot(labels, classes).float())
+            masks = None
         return Batch(images, labels, masks)
 
     def _mix(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
