@@ -35,7 +35,7 @@ class Remember(Callback):
 def test_the_average_is_that_of_its_formula(decay: float, tiny: Path) -> None:
     silence_unneeded()
     data = ImageData(load_images("folder", root=tiny, image_size=(8, 8)), validation=16, batch_size=6, seed=0)
-    module = Classifier(tiny_vit(classes=2), mean=data.mean, std=data.std, augmentation=Augmentation(crop=2))
+    module = Classifier(tiny_vit(classes=2).train(), mean=data.mean, std=data.std, augmentation=Augmentation(crop=2))
     remember = Remember()
     trainer = Trainer(
         accelerator="cpu",
