@@ -281,9 +281,7 @@ def test_image_need_not_be_square(pool: str, position: str):
 def test_position_makes_order_matter_and_none_does_not(position: str) -> None:
     vit = tiny_vit(position=position)
     patches = IMAGES.unflatten(3, (4, 2))
-    moved = patches[:, :, :, [2, 0, 3, 1]].flatten(
-        3
-    )  # columns of patches, in no order that a roll or a flip would give
+    moved = patches[:, :, :, [2, 0, 3, 1]].flatten(3)  # columns of patches, neither rolled nor flipped
     assert torch.allclose(vit(IMAGES), vit(moved), atol=1e-5) == (position == "none")
 
 
@@ -319,9 +317,8 @@ def test_drop_path_leaves_out_whole_half_layers_of_each_image_by_itself() -> Non
 
 
 def test_drop_path_rises_evenly_to_the_last_layer() -> None:
-    assert [layer.drop_path.p for layer in ViT(depth=5, drop_path=0.2).layers] == pytest.approx(
-        [0, 0.05, 0.1, 0.15, 0.2]
-    )
+    rates = [layer.drop_path.p for layer in ViT(depth=5, drop_path=0.2).layers]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
     assert ViT(depth=1, drop_path=0.2).layers[0].drop_path.p == 0
 
 

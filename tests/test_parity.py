@@ -180,10 +180,8 @@ def test_rope_equals_turning_complex_numbers(prefix_tokens: int, kernel: str, mo
         for column in range(grid[1]):
             for t in range(width // 4):
                 frequency = 100 ** (-t / (width // 4))
-                angles[prefix_tokens + row * grid[1] + column, [t, width // 4 + t]] = (
-                    row * frequency,
-                    column * frequency,
-                )
+                token = angles[prefix_tokens + row * grid[1] + column]
+                token[t], token[width // 4 + t] = row * frequency, column * frequency
     expected = []
     for head in range(heads):
         q, k = (projected[:, start + head * width :][:, :width] for start in (0, 16))
