@@ -1,4 +1,4 @@
-"""What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py prints the table.
+"""What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py writes the table.
 
 DATA is a CIFAR-10 folder or zip as for data=folder. Every option (or those named) learns for three passes, with seeds
 0, 1 and 2, from 10,000 training images, always the same ones, and is judged by the cross-entropy of the usual 5,000
@@ -29,6 +29,8 @@ from vit.settings import TrainSettings
 from vit.training.precision import choose
 
 FILE = Path(__file__).with_name("options.json")
+PAGE = Path(__file__).with_name("options.md")
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 IMAGES, PASSES, SEEDS = 10_000, 3, (0, 1, 2)
 
 DEFAULT = "default"
@@ -155,7 +157,8 @@ def table() -> str:
     results = json.loads(FILE.read_text())
     rows = ["| option | cross-entropy | difference | accuracy |", "|---|---|---|---|"]
     base = results[DEFAULT]
-    for name, by_seed in results.items():
+    order = [name for name in (*OPTIONS, *TRIED) if name in results]
+    for name, by_seed in ((name, results[name]) for name in order):
         loss = [by_seed[seed]["loss"] for seed in base]
         difference = [by_seed[seed]["loss"] - base[seed]["loss"] for seed in base]
         error = statistics.stdev(difference) / len(difference) ** 0.5
@@ -169,4 +172,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         measure(Path(sys.argv[1]), sys.argv[2:] or [*OPTIONS, *TRIED])
     else:
-        print(table())
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}")

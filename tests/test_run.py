@@ -1,5 +1,6 @@
 """What a run leaves behind, and that evaluate reads it as training wrote it."""
 
+import csv
 import hashlib
 import json
 import math
@@ -315,3 +316,12 @@ def test_shapes_are_trained_and_evaluated(
     assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
     assert line_of(capsys.readouterr().out, "test accuracy") == line
     assert "of 2,000" in line
+
+
+def test_V17_sixty_four_images_are_learned(words: list[str], tmp_path: Path, train: Callable) -> None:
+    learn = ["validation=0", "epochs=25", "dim=32", "crop=0", "flip=false", "lr=0.01", "precision=32-true"]
+    assert train([*words, *learn]) == 0
+    with open(only_run(tmp_path / "runs") / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert abs(float(rows[0]["train_loss"]) - math.log(2)) < 0.15
+    assert float(rows[-1]["train_accuracy"]) > 0.95

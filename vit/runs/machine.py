@@ -64,6 +64,12 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch could not have the memory that it asked for, on whatever device."""
+    said = str(error).lower()
+    return "out of memory" in said or "not enough memory" in said or "can't allocate memory" in said
+
+
 def commit() -> str | None:
     """The commit of the code that runs, '+' behind it if files differ; None if it is not in a checkout."""
 

@@ -20,7 +20,7 @@ from vit.inspection import AttentionLogger, DataLogger
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.folder import is_leader, lock_folder, shared_folder
-from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
+from vit.runs.machine import out_of_memory, plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
 from vit.settings import Stopped, TrainSettings, UserError
@@ -144,6 +144,11 @@ def train(
             raise UserError(
                 f"{folder} cannot be written ({error.strerror or error}); when it can, go on: {again}"
             ) from error
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            line = str(error).partition("\n")[0]
+            raise UserError(f"out of memory ({line}): lower batch_size={settings.batch_size}, dim or depth") from error
         except Stopped as stopped:
             if leader:
                 again = script_command("train", f"resume={folder}")
