@@ -134,8 +134,7 @@ def test_boxes_of_cutmix_lie_everywhere_and_their_sizes_follow_the_beta_distribu
     mixed, _ = cutmix(images, images[:, :, 0, 0].float(), alpha=1.0)
     changed = (mixed != images)[:, 0]
     covered = changed[changed.any(dim=(1, 2))].double().mean(0)
-    # A box of area a·HW about a point anywhere: a pixel in the middle is in it with probability E[a] = 0.5, less there
-    # only where the box sticks out on the other side, which does not matter to it; one in a corner with E[a]/4.
+    # A box of share a about a point anywhere holds the pixel in the middle with probability a, a corner with a / 4.
     assert covered[10, 10] == pytest.approx(0.5, abs=0.06)
     for corner in (covered[0, 0], covered[0, -1], covered[-1, 0], covered[-1, -1]):
         assert corner == pytest.approx(0.125, abs=0.04)

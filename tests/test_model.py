@@ -40,7 +40,7 @@ EACH_KERNEL = pytest.mark.parametrize("kernel", ["explicit", "fused"])
 
 
 def tensors_of(seen: Attention) -> list[Tensor]:
-    return [*seen.maps, seen.logits, seen.readout, seen.features]
+    return [*seen.maps, *seen.tokens, seen.logits, seen.readout, seen.features]
 
 
 def tokens_before_pool(vit: ViT) -> Tensor:
@@ -176,6 +176,14 @@ def test_readout_weighs_the_normalized_tokens(pool: str, registers: int) -> None
         assert_close(read, expected[pool].expand(3, -1))
     else:
         assert read.std(dim=1).min() > 0.01  # learned: not even
+
+
+def test_tokens_are_what_each_layer_leaves() -> None:
+    vit = tiny_vit(depth=3)
+    x = vit.embed(IMAGES)
+    for layer, left in zip(vit.layers, vit.attend(IMAGES).tokens, strict=True):
+        x = layer(x)
+        assert_close(left, x, atol=1e-5, rtol=0)
 
 
 def test_edit_sees_each_layer_and_may_leave_it():

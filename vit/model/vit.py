@@ -22,6 +22,7 @@ class Attention(NamedTuple):
     maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T): queries in rows, which sum to 1
     readout: Tensor  # (B,T): the weight of each token in the pooled vector
     features: Tensor  # (B,D): the pooled vector, which the head classifies
+    tokens: tuple[Tensor, ...]  # (B,T,D): what each layer leaves, before the final norm
 
 
 class ViT(nn.Module):
@@ -122,16 +123,17 @@ class ViT(nn.Module):
 
         `edit(layer, weights)` takes a layer's index and its weights (B,h,T,T) and returns those to use instead.
         """
-        maps = []
+        maps, tokens = [], []
         with torch.autocast(images.device.type, enabled=False):
             x = self.embed(images)
             for index, layer in enumerate(self.layers):
                 x, weights = layer.attend(x, edit and functools.partial(edit, index))  # type: ignore[operator]
                 maps.append(weights)
+                tokens.append(x)
             x = self.norm(x)[:, self.register_tokens :]
             features = self.pool(x)
             readout = F.pad(self.pool.readout(x), (self.register_tokens, 0))
-            return Attention(self.head(features), tuple(maps), readout, features)
+            return Attention(self.head(features), tuple(maps), readout, features, tuple(tokens))
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> Tensor:
