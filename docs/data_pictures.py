@@ -34,11 +34,11 @@ def changes(images: torch.Tensor, labels: torch.Tensor, masks: torch.Tensor | No
     kinds = {
         "as they are": Augmentation(crop=0, flip=False),
         "crop, flip": Augmentation(),
-        "TrivialAugment": Augmentation(crop=0, flip=False, trivial=True),
+        "TrivialAugment": Augmentation(crop=0, flip=False, trivial_augment=True),
         "erasing=1": Augmentation(crop=0, flip=False, erasing=1.0),
         "mixup=0.8": Augmentation(crop=0, flip=False, mixup=0.8),
         "cutmix=1": Augmentation(crop=0, flip=False, cutmix=1.0),
-        "all of them": Augmentation(trivial=True, erasing=0.25, mixup=0.8, cutmix=1.0),
+        "all of them": Augmentation(trivial_augment=True, erasing=0.25, mixup=0.8, cutmix=1.0),
     }
     rows, below = [], []
     for name, change in kinds.items():

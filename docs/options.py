@@ -116,7 +116,7 @@ def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None
         accelerator=device.name,
         precision=device.precision,  # type: ignore[arg-type]
         max_epochs=settings.epochs,
-        callbacks=averaging(settings),
+        callbacks=averaging(settings, device),
         check_val_every_n_epoch=settings.epochs,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

@@ -40,7 +40,7 @@ def test_the_average_is_that_of_its_formula(decay: float, tiny: Path) -> None:
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=2,
-        callbacks=[remember, AverageWeights(decay)],
+        callbacks=[remember, AverageWeights(decay, device="cpu")],
         limit_val_batches=0,
         logger=False,
         enable_checkpointing=False,

@@ -65,15 +65,14 @@ def test_relevance_equals_an_independent_reference_on_two_layers() -> None:
     gradients = torch.autograd.grad(seen.logits[0, label], seen.maps)
     found = relevance([weights.detach() for weights in seen.maps], gradients)
     assert_close(found[0], torch.from_numpy(joined - np.eye(4)), atol=1e-7, rtol=1e-4)
-    mapped = method_maps(vit, image, torch.tensor([label]))["relevance"]
+    mapped = method_maps(vit.attend(image), grid=(2, 2), classes=torch.tensor([label]))["relevance"]
     assert_close(mapped[0].flatten(), found[0].mean(0))
 
 
 @pytest.mark.parametrize("options", [{}, {"pool": "cls", "registers": 2}, {"pool": "sequence"}], ids=str)
 def test_method_maps_are_one_map_an_image(options: dict) -> None:
     vit = tiny_vit(image_size=(8, 12), **options)
-    with torch.no_grad():  # as in a callback
-        found = method_maps(vit, noise(3, 3, 8, 12))
+    found = method_maps(vit.attend(noise(3, 3, 8, 12)), grid=(4, 6))
     assert list(found) == ["last layer", "rollout", "relevance"]
     for maps in found.values():
         assert maps.shape == (3, 4, 6)
@@ -87,9 +86,12 @@ def test_method_maps_are_one_map_an_image(options: dict) -> None:
 def test_relevance_is_that_of_the_class_found_unless_told() -> None:
     vit = tiny_vit()
     own = vit(IMAGES).argmax(1)
-    found = method_maps(vit, IMAGES)["relevance"]
-    assert torch.equal(found, method_maps(vit, IMAGES, own)["relevance"])
-    assert not torch.allclose(found, method_maps(vit, IMAGES, (own + 1) % 5)["relevance"])
+    found, same, other = (
+        method_maps(vit.attend(IMAGES), grid=(4, 4), classes=classes)["relevance"]
+        for classes in (None, own, (own + 1) % 5)
+    )
+    assert torch.equal(found, same)
+    assert not torch.allclose(found, other)
 
 
 @pytest.mark.parametrize("options", [{}, {"pool": "cls", "registers": 2}], ids=str)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from tests.references import tiny_vit
+from tests.references import crop_and_flip, tiny_vit
 from tests.test_pictures import pixels
 from vit.data import Augmentation, Batch
-from vit.data.augmentation import crop_and_flip
-from vit.data.mixing import cutmix, erase, mixup
+from vit.data.mixing import erase, mix
 from vit.training.classifier import Classifier
 
 SIZES = pytest.mark.parametrize("size", [(32, 32), (20, 41)])
@@ -91,7 +90,7 @@ def test_erasing_none_and_all():
 def test_mixup_is_the_blend_that_the_target_says(alpha: float):
     torch.manual_seed(0)
     images, targets = pixels(64, 3, 8, 9), torch.eye(64)
-    mixed, mixed_targets = mixup(images, targets, alpha=alpha)
+    mixed, mixed_targets = mix(images, targets, mixup=alpha, cutmix=0.0)
     assert mixed.dtype == torch.uint8
     partners = []
     for own in range(64):
@@ -105,7 +104,7 @@ def test_mixup_is_the_blend_that_the_target_says(alpha: float):
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
 def test_shares_of_mixup_follow_the_beta_distribution(alpha: float):
     torch.manual_seed(0)
-    mixed, shares = mixup(pixels(20_000, 1, 1, 1), torch.arange(20_000.0)[:, None] % 2, alpha=alpha)
+    mixed, shares = mix(pixels(20_000, 1, 1, 1), torch.arange(20_000.0)[:, None] % 2, mixup=alpha, cutmix=0.0)
     assert mixed.shape == (20_000, 1, 1, 1)
     kept = torch.cat([shares[1::2][shares[1::2] < 1], shares[::2][shares[::2] > 0]])  # partners of the other class
     assert kept.mean() == pytest.approx(0.5, abs=0.02)
@@ -116,7 +115,7 @@ def test_shares_of_mixup_follow_the_beta_distribution(alpha: float):
 def test_cutmix_is_a_rectangle_as_large_as_the_target_says(size: tuple[int, int]):
     torch.manual_seed(0)
     images, targets = pixels(200, 3, *size), torch.eye(200)
-    mixed, mixed_targets = cutmix(images, targets, alpha=1.0)
+    mixed, mixed_targets = mix(images, targets, mixup=0.0, cutmix=1.0)
     boxes = []
     for own in range(200):
         other, share = partner_and_share(mixed_targets[own], own)
@@ -131,7 +130,7 @@ def test_cutmix_is_a_rectangle_as_large_as_the_target_says(size: tuple[int, int]
 def test_boxes_of_cutmix_lie_everywhere_and_their_sizes_follow_the_beta_distribution():
     torch.manual_seed(0)
     images = torch.cat([torch.zeros(2000, 1, 20, 20), torch.ones(2000, 1, 20, 20)]).byte()
-    mixed, _ = cutmix(images, images[:, :, 0, 0].float(), alpha=1.0)
+    mixed, _ = mix(images, images[:, :, 0, 0].float(), mixup=0.0, cutmix=1.0)
     changed = (mixed != images)[:, 0]
     covered = changed[changed.any(dim=(1, 2))].double().mean(0)
     # A box of share a about a point anywhere holds the pixel in the middle with probability a, a corner with a / 4.
@@ -173,7 +172,7 @@ def test_mixed_images_have_shares_for_targets_and_no_masks(mix: float, cut: floa
 def test_without_strong_there_is_only_crop_and_flip():
     images, labels = pixels(40, 3, 10, 12), torch.arange(40) % 5
     masks = images[:, 0] > 127
-    augmentation = Augmentation(crop=3, flip=True, trivial=True, erasing=1.0, mixup=1.0, cutmix=1.0)
+    augmentation = Augmentation(crop=3, flip=True, trivial_augment=True, erasing=1.0, mixup=1.0, cutmix=1.0)
     torch.manual_seed(7)
     changed = augmentation(images, labels, masks, classes=5, strong=False)
     torch.manual_seed(7)
@@ -199,7 +198,7 @@ def at(module: Classifier, step: int, rank: int = 0) -> Batch:
 
 
 def test_what_a_step_learns_from_is_a_function_of_seed_step_and_device():
-    augmentation = Augmentation(crop=2, trivial=True, erasing=0.5, mixup=1.0, cutmix=1.0)
+    augmentation = Augmentation(crop=2, trivial_augment=True, erasing=0.5, mixup=1.0, cutmix=1.0)
     module = classifier(augmentation)
     first, other_step, again = at(module, 3), at(module, 4), at(module, 3)
     assert torch.equal(first.images, again.images)

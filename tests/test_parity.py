@@ -170,7 +170,7 @@ def test_rope_equals_turning_complex_numbers(prefix_tokens: int, kernel: str, mo
     """Heo et al. 2024, equations 5 and 8: channel pairs as complex numbers, frequencies 100 ** (-t / (d/4))."""
     use_kernel(kernel, monkeypatch)
     grid, heads, width = (2, 3), 2, 8
-    layer = MultiHeadSelfAttention(16, heads, rotary_grid=grid)
+    layer = MultiHeadSelfAttention(16, heads, rotary_grid=grid, prefix_tokens=prefix_tokens)
     randomize(layer)
     x = noise(1, prefix_tokens + 6, 16)
     weights = weights_of(layer)

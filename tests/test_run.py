@@ -273,9 +273,14 @@ def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train:
     assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
 
 
-def test_H2_H1_two_devices_share_one_folder(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [[], ["ema=0.9", "trivial_augment=true", "cutmix=1", "drop_path=0.3", "registers=1"]],
+    ids=["", "options"],
+)
+def test_H2_H1_two_devices_share_one_folder(options: list[str], words: list[str], tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, "epochs=1", "devices=2"],
+        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, *options, "epochs=1", "devices=2"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

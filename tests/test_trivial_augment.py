@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import TrivialAugmentWide
 
+from tests.references import crop_and_flip
 from tests.test_pictures import pixels
 from vit.data import Augmentation, trivial_augment
-from vit.data.augmentation import crop_and_flip
 from vit.data.trivial_augment import LEVELS, OPERATIONS, Draw, draw, follow
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def theirs(image: Tensor, name: str, magnitude: float) -> Tensor:
 def drawn_magnitudes(name: str) -> Tensor:
     """Each magnitude that is ever drawn for an operation, in order."""
     torch.manual_seed(0)
-    drawn = draw(30_000, CPU)
+    drawn = draw(30_000)
     return drawn.magnitude[drawn.operation == list(OPERATIONS).index(name)].unique()
 
 
@@ -100,7 +100,7 @@ def test_a_flat_channel_is_no_division_by_zero(name: str, channels: int):
 
 def test_operations_levels_and_signs_are_drawn_evenly():
     torch.manual_seed(0)
-    drawn = draw(86_800, CPU)
+    drawn = draw(86_800)
     operations = drawn.operation.bincount(minlength=14)
     assert len(operations) == 14
     assert (operations - 6200).abs().max() < 5 * 6200**0.5
@@ -114,7 +114,7 @@ def test_operations_levels_and_signs_are_drawn_evenly():
 
 def test_each_image_has_its_own_draw_and_the_seed_decides():
     images = pixels(3, 16, 16).expand(300, -1, -1, -1)
-    augmentation = Augmentation(crop=0, flip=False, trivial=True)
+    augmentation = Augmentation(crop=0, flip=False, trivial_augment=True)
     results = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
@@ -145,11 +145,11 @@ def test_masks_follow_through_the_whole_augmentation(flip: bool, trivial: bool, 
     """The images are their own masks, and only operations that move pixels are drawn."""
     numbers = torch.tensor([number for number, operation in enumerate(OPERATIONS.values()) if operation.geometric])
     fixed = Draw(numbers.repeat(40), torch.linspace(-30, 30, 200))
-    monkeypatch.setattr(trivial_augment, "draw", lambda batch, device: fixed)
+    monkeypatch.setattr(trivial_augment, "draw", lambda batch: fixed)
     torch.manual_seed(0)
     masks = pixels(200, 12, 20) > 127
     images = 255 * masks[:, None].byte().expand(-1, 3, -1, -1)
-    augmentation = Augmentation(crop=3, flip=flip, trivial=trivial)
+    augmentation = Augmentation(crop=3, flip=flip, trivial_augment=trivial)
     changed = augmentation(images, torch.zeros(200).long(), masks, classes=2)
     assert changed.masks is not None
     assert changed.masks.dtype == torch.bool
@@ -161,9 +161,9 @@ def test_masks_follow_through_the_whole_augmentation(flip: bool, trivial: bool, 
 def test_masks_stay_where_only_tones_change_or_pixels_are_erased(monkeypatch: pytest.MonkeyPatch):
     numbers = torch.tensor([number for number, operation in enumerate(OPERATIONS.values()) if not operation.geometric])
     fixed = Draw(numbers.repeat(10), torch.full((90,), 0.5))
-    monkeypatch.setattr(trivial_augment, "draw", lambda batch, device: fixed)
+    monkeypatch.setattr(trivial_augment, "draw", lambda batch: fixed)
     masks, results = pixels(90, 12, 20) > 127, []
-    for augmentation in (Augmentation(crop=3), Augmentation(crop=3, trivial=True, erasing=0.5)):
+    for augmentation in (Augmentation(crop=3), Augmentation(crop=3, trivial_augment=True, erasing=0.5)):
         torch.manual_seed(0)
         results.append(augmentation(pixels(90, 3, 12, 20), torch.zeros(90).long(), masks, classes=2))
     assert not torch.equal(results[0].images, results[1].images)
@@ -174,4 +174,4 @@ def test_masks_stay_where_only_tones_change_or_pixels_are_erased(monkeypatch: py
 
 def test_unknown_masks_stay_unknown():
     images = pixels(20, 3, 8, 8)
-    assert Augmentation(crop=1, trivial=True)(images, torch.zeros(20).long(), classes=2).masks is None
+    assert Augmentation(crop=1, trivial_augment=True)(images, torch.zeros(20).long(), classes=2).masks is None

@@ -261,13 +261,23 @@ class TrainSettings(_Settings):
     validation: int | None = _key(
         None, "training images kept aside to choose by; null: a tenth, at most 5,000", "data", at_least=0
     )
-    crop: int = _key(4, "random shift in training by up to so many pixels", "data", at_least=0)
-    flip: bool = _key(True, "random left-right flip in training", "data")
-    trivial_augment: bool = _key(False, "one random operation on each image in training", "data")
-    erasing: float = _key(0.0, "share of images with noise in a rectangle", "data", at_least=0, at_most=1)
-    mixup: float = _key(0.0, "fade images into others by Beta(mixup, mixup); 0: none", "data", at_least=0, at_most=100)
-    cutmix: float = _key(0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "data", at_least=0, at_most=100)
-    augment_until: float = _key(1.0, "share of all steps after which these four are off", "data", at_least=0, at_most=1)
+    crop: int = _key(4, "random shift in training by up to so many pixels", "augmentation", at_least=0)
+    flip: bool = _key(True, "random left-right flip in training", "augmentation")
+    trivial_augment: bool = _key(False, "one random operation on each image: TrivialAugmentWide", "augmentation")
+    erasing: float = _key(0.0, "share of images with noise in a rectangle", "augmentation", at_least=0, at_most=1)
+    mixup: float = _key(
+        0.0, "fade images into others by Beta(mixup, mixup); 0: none", "augmentation", at_least=0, at_most=100
+    )
+    cutmix: float = _key(
+        0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "augmentation", at_least=0, at_most=100
+    )
+    augment_until: float = _key(
+        1.0,
+        "share of all steps after which trivial_augment, erasing, mixup and cutmix are off",
+        "learning",
+        at_least=0,
+        at_most=1,
+    )
     seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
 
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"), resumable=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit.model import ViT
+from vit.model import Attention, ViT
 
 
 def readout_maps(weights: Tensor, readout: Tensor, *, grid: tuple[int, int]) -> Tensor:
@@ -46,16 +46,14 @@ def relevance(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return joined - one
 
 
-def method_maps(vit: ViT, images: Tensor, classes: Tensor | None = None) -> dict[str, Tensor]:
+def method_maps(seen: Attention, *, grid: tuple[int, int], classes: Tensor | None = None) -> dict[str, Tensor]:
     """One map an image, (B,rows,columns), by each method: the last layer's mean over heads, rollout, relevance.
 
-    images: normalised (B,C,H,W). Relevance is that for `classes` (B,), or else for the class found. Not in inference
-    mode, in which there are no gradients.
+    `seen` must hold its graph, hence comes from neither no_grad nor inference mode. Relevance is that for `classes`
+    (B,), or else for the class found.
     """
-    with torch.enable_grad():
-        seen = vit.attend(images)
-        chosen = seen.logits.argmax(1) if classes is None else classes
-        gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
+    chosen = seen.logits.argmax(1) if classes is None else classes
+    gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
     maps = [weights.detach() for weights in seen.maps]
     matrices = {
         "last layer": maps[-1].mean(dim=1),
@@ -63,7 +61,7 @@ def method_maps(vit: ViT, images: Tensor, classes: Tensor | None = None) -> dict
         "relevance": relevance(maps, gradients),
     }
     readout = seen.readout.detach()
-    return {name: readout_maps(matrix[:, None], readout, grid=vit.grid).squeeze(1) for name, matrix in matrices.items()}
+    return {name: readout_maps(matrix[:, None], readout, grid=grid).squeeze(1) for name, matrix in matrices.items()}
 
 
 def logit_lens(vit: ViT, tokens: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ class AverageWeights(WeightAveraging):
     on with both.
     """
 
-    def __init__(self, decay: float) -> None:
+    def __init__(self, decay: float, *, device: str) -> None:
         def average(averages: list[Tensor], weights: list[Tensor], steps: Tensor) -> None:
             get_ema_multi_avg_fn(min(decay, float((1 + steps) / (10 + steps))))(averages, weights, steps)
 
-        super().__init__(use_buffers=False, multi_avg_fn=average)
+        # Lightning makes the average before it moves the network: unless told, it would stay on the CPU.
+        super().__init__(device=device, use_buffers=False, multi_avg_fn=average)
