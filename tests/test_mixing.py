@@ -214,3 +214,16 @@ def test_what_a_step_learns_from_is_a_function_of_seed_step_and_device():
 def test_the_strong_augmentation_ends_after_its_share_of_the_steps(until: float, strong_steps: int):
     module = classifier(Augmentation(crop=1, mixup=1.0), until=until)
     assert [at(module, step).targets.ndim == 2 for step in range(10)] == [step < strong_steps for step in range(10)]
+
+
+def test_what_is_drawn_is_no_matter_for_autocast():
+    """Or bf16 would move pixels of rotated images, and the picture of the first batch would not be what is learned."""
+    augmentation = Augmentation(crop=2, trivial_augment=True, erasing=0.5, mixup=1.0, cutmix=1.0)
+    module = Classifier(tiny_vit(), mean=(0.5,) * 3, std=(0.2,) * 3, augmentation=augmentation)
+    module.trainer = SimpleNamespace(global_step=3, global_rank=0, estimated_stepping_batches=10)
+    batch = pixels(128, 3, 8, 8), torch.arange(128) % 5
+    expected = module.augment(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = module.augment(batch)
+    assert torch.equal(found.images, expected.images)
+    assert torch.equal(found.targets, expected.targets)
