@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "similarity=cosine": {"similarity": "cosine"},
     "registers=4": {"registers": 4},
     "drop_path=0.1": {"drop_path": 0.1},
+    "init=mimetic": {"init": "mimetic"},
     "trivial_augment=true": {"trivial_augment": True},
     "erasing=0.25": {"erasing": 0.25},
     "mixup=0.8": {"mixup": 0.8},
@@ -51,24 +52,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pool=sequence": {"pool": "sequence"},
     "position=rope similarity=cosine": {"position": "rope", "similarity": "cosine"},
 }
-
-
-def mimetic(vit: ViT) -> None:
-    """Trockman & Kolter 2023 (arXiv 2305.09828): Wqᵀ Wk ≈ 0.7 Z + 0.7 I for each head, and Wproj Wv ≈ 0.4 Z - 0.4 I."""
-
-    def factors(noise: float, identity: float, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        u, s, v = torch.linalg.svd(noise * torch.randn(dim, dim) / dim**0.5 + identity * torch.eye(dim))
-        root = s[:rank].sqrt()
-        return u[:, :rank] * root, root[:, None] * v[:rank]
-
-    for layer in vit.layers:
-        attention: Any = layer.attention
-        dim, heads = attention.proj.in_features, attention.heads
-        pairs = [factors(0.7, 0.7, dim // heads) for _ in range(heads)]
-        left, right = factors(0.4, -0.4, dim)
-        with torch.no_grad():
-            attention.qkv.weight.copy_(torch.cat([*(q.T for q, _ in pairs), *(k for _, k in pairs), right]))
-            attention.proj.weight.copy_(left)
 
 
 def layer_scale(vit: ViT) -> None:
@@ -99,7 +82,6 @@ def rope_beside_sincos(vit: ViT) -> None:
 # Tried, and no part of the project: what is done to the network after it is built.
 TRIED: dict[str, Callable[[ViT], None]] = {
     "rope beside sincos": rope_beside_sincos,
-    "mimetic initialisation": mimetic,
     "layer scale": layer_scale,
 }
 

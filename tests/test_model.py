@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from tests.references import noise, randomize, tiny_vit, use_kernel
 from vit.model import MLP, Attention, EncoderLayer, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
 from vit.model.attention import EXPLICIT_TOKENS, SIMILARITIES
+from vit.model.initialization import INITS
 from vit.model.pooling import POOLS
 from vit.model.position import POSITIONS
 from vit.settings import TrainSettings
@@ -32,6 +33,7 @@ OPTIONS: list[dict[str, object]] = [
     {"similarity": "cosine"},
     {"drop_path": 0.5},
     {"qkv_bias": False},
+    {"init": "mimetic"},
 ]
 PAIRS = [one | other for one, other in itertools.combinations(OPTIONS, 2) if one.keys() != other.keys()]
 EACH_OPTION = pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -66,7 +68,7 @@ def test_V8_logits_are_the_same_with_and_without_maps(
 @EACH_PAIR
 def test_every_option_has_an_effect_also_beside_another(options: dict) -> None:
     vit = tiny_vit(**options).train()
-    for name in options:
+    for name in options.keys() - {"init"}:  # where weights begin: see test_parity
         without = tiny_vit(**{key: value for key, value in options.items() if key != name}).train()
         shapes = {key: value.shape for key, value in without.state_dict().items()}
         same = {key: value for key, value in vit.state_dict().items() if value.shape == shapes.get(key)}
@@ -361,6 +363,7 @@ def test_drop_path_rises_evenly_to_the_last_layer() -> None:
         pytest.param({"image_size": (8, 9)}, r"patch_size=2 .*image_size=\(8, 9\)", id="V7 one side"),
         pytest.param({"pool": "max"}, r"pool=max .*mean cls sequence", id="pool"),
         pytest.param({"position": "sine"}, r"position=sine .*learned sincos rope none", id="position"),
+        pytest.param({"init": "kaiming"}, r"init=kaiming .*xavier mimetic", id="init"),
         pytest.param({"similarity": "euclid"}, r"similarity=euclid .*dot cosine", id="similarity"),
         pytest.param({"drop_path": 1.0}, r"drop_path=1.0 is not .* below 1", id="drop_path"),
         pytest.param({"registers": -1}, r"registers=-1 is negative", id="registers"),
@@ -391,9 +394,10 @@ def test_choices_and_defaults_are_those_of_the_settings():
     assert set(table["pool"].metadata["key"].choices) == set(POOLS)
     assert set(table["position"].metadata["key"].choices) == set(POSITIONS)
     assert set(table["similarity"].metadata["key"].choices) == set(SIMILARITIES)
+    assert set(table["init"].metadata["key"].choices) == set(INITS)
     defaults = {name: parameter.default for name, parameter in inspect.signature(ViT).parameters.items()}
     shared = (defaults.keys() & table.keys()) - {"image_size"}  # a side here, two numbers there
-    assert len(shared) == 13
+    assert len(shared) == 14
     assert {name: defaults[name] for name in shared} == {name: table[name].default for name in shared}
 
 

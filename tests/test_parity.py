@@ -224,6 +224,24 @@ def test_cosine_similarity_equals_its_formula(kernel: str, monkeypatch: pytest.M
     assert_close(layer.attend(x)[1], maps, atol=1e-4, rtol=0)  # only directions count
 
 
+def test_mimetic_attention_begins_near_the_identity():
+    """Trockman & Kolter 2023: Wqᵀ Wk near 0.7 Z + 0.7 I of a head's rank, Wproj Wv near 0.4 Z - 0.4 I."""
+    torch.manual_seed(0)
+    attention = ViT(dim=64, depth=1, heads=4, init="mimetic").layers[0].attention
+    q, k, v = attention.qkv.weight.detach().chunk(3)
+    through = (attention.proj.weight.detach() @ v).numpy()
+    assert np.diag(through).mean() == pytest.approx(-0.4, abs=0.03)
+    assert (through - np.diag(np.diag(through))).std() == pytest.approx(0.4 / 8, rel=0.1)
+    for head in range(4):
+        own = slice(16 * head, 16 * head + 16)
+        product = q[own].T @ k[own]
+        assert torch.linalg.matrix_rank(product) == 16
+        strengths = torch.linalg.svdvals(product)[:16]
+        assert strengths.min() > 0.7
+        assert strengths.max() < 0.7 * 3.2  # the largest of 0.7 Z + 0.7 I
+        assert product.trace() > 5  # of noise alone: about 0
+
+
 def test_sequence_pool_equals_its_formula():
     pool = SequencePool(16)
     randomize(pool)

@@ -232,6 +232,10 @@ class TrainSettings(_Settings):
         0.0, "share of images for which the last layer's halves are skipped; fewer before it", "model", **_FRACTION
     )
 
+    init: str = _key(
+        "xavier", "how weights begin: Xavier uniform, or attention mimetic", "model", choices=("xavier", "mimetic")
+    )
+
     recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
     epochs: int = _key(8, "passes over the training images", "learning", resumable=True, at_least=1, at_most=1_000_000)
     batch_size: int = _key(256, "images in a step, over all devices", "learning", at_least=1, at_most=1_000_000)

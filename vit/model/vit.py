@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.model.encoder import EncoderLayer
-from vit.model.initialization import initialize
+from vit.model.initialization import INITS, initialize
 from vit.model.patch_embedding import PatchEmbedding
 from vit.model.pooling import POOLS, Pool
 from vit.model.position import POSITIONS
@@ -56,11 +56,13 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        init: str = "xavier",
     ) -> None:
         super().__init__()
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         _refuse_unknown("pool", pool, POOLS)
         _refuse_unknown("position", position, POSITIONS)
+        _refuse_unknown("init", init, INITS)
         self.patch_embedding = PatchEmbedding(size, patch_size, channels=channels, dim=dim)
         self.pool: Pool = POOLS[pool](dim)
         # Not zeros: where no position is added to it, layers that begin as the identity and a head of zeros would leave
@@ -89,7 +91,7 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, classes)
 
-        initialize(self)
+        initialize(self, init)
 
     @property
     def grid(self) -> tuple[int, int]:
