@@ -28,12 +28,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vit.settings import EvaluateSettings, Stopped, TrainSettings, UserError, describe, refuse_unknown, show
+from vit.settings import (
+    EvaluateSettings,
+    PredictSettings,
+    Stopped,
+    TrainSettings,
+    UserError,
+    describe,
+    refuse_unknown,
+    show,
+)
 
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings]
+Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings]
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -81,14 +90,39 @@ def train(configs: Path) -> None:
 def evaluate(configs: Path) -> None:
     """scripts/evaluate.py. Training keys may be typed too, and are refused if they contradict the checkpoint."""
     claimed: dict[str, Any] = {}
+
+    def run(config: DictConfig) -> None:
+        settings = EvaluateSettings.from_values(_flat(config))
+        from vit.runs.evaluate import evaluate
+
+        evaluate(settings, claimed)
+
+    _run_once(EvaluateSettings, configs, run, claimed)
+
+
+def predict(configs: Path) -> None:
+    """scripts/predict.py."""
+
+    def run(config: DictConfig) -> None:
+        settings = PredictSettings.from_values(_flat(config))
+        from vit.runs.predict import predict
+
+        predict(settings)
+
+    _run_once(PredictSettings, configs, run)
+
+
+def _run_once(
+    table: Settings, configs: Path, run: Callable[[DictConfig], None], claimed: dict[str, Any] | None = None
+) -> None:
+    """Leaves the process with status 0 only if the job succeeded."""
     failed: list[Exception] = []
 
     def job(config: DictConfig) -> None:
         try:
-            settings = EvaluateSettings.from_values(_flat(config))
-            from vit.runs.evaluate import evaluate as run
-
-            run(settings, claimed)
+            run(config)
+        except Stopped as stopped:
+            sys.exit(stopped.status)
         except UserError as error:
             failed.append(error)
             _complain(error)
@@ -96,7 +130,7 @@ def evaluate(configs: Path) -> None:
             failed.append(error)
             traceback.print_exc()
 
-    _run(EvaluateSettings, configs, job, {}, claimed)
+    _run(table, configs, job, {}, claimed)
     sys.exit(int(bool(failed)))
 
 
@@ -161,9 +195,9 @@ def _read_words(
             refuse_unknown(name.lstrip("+~"), known)
             raise UserError(f"{word}: every key is there already; write {name.lstrip('+~')}={value}")
         refuse_unknown(name, known)
-        if "${" in value and not _is_text(name, table):
+        if "${" in value and not _is_text(name, value, table):
             raise UserError(f"{word}: write the value itself, not a reference")
-        override = _parse(word, many=arguments.multirun, text=_is_text(name, table))
+        override = _parse(word, many=arguments.multirun, text=_is_text(name, value, table))
         if override.is_sweep_override() and not arguments.multirun:
             raise UserError(f"{word} names several values; add --multirun to train each")
         if name == "devices" and arguments.multirun and value != "1":
@@ -179,9 +213,12 @@ def _read_words(
     return options + kept
 
 
-def _is_text(name: str, table: Settings) -> bool:
+def _is_text(name: str, value: str, table: Settings) -> bool:
     field = table.fields().get(name)
-    return field is not None and typing.get_type_hints(table)[field.name] in (str, str | None) and name not in GROUPS
+    if field is None or name in GROUPS:
+        return False
+    hint = typing.get_type_hints(table)[field.name]
+    return hint in (str, str | None) or (hint == tuple[str, ...] and not value.startswith("["))
 
 
 def _parse(word: str, *, many: bool, text: bool) -> Override:

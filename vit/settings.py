@@ -107,6 +107,7 @@ class _Settings:
         """Raise UserError if values that are right one by one do not go together."""
 
 
+_TEXTS = tuple[str, ...]
 LARGEST_SIDE = 4096  # pixels of an image
 
 
@@ -129,9 +130,12 @@ def _checked(name: str, key: Key, hint: Any, value: Any) -> Any:
     wanted = describe(key, hint)
     if value is None or value == "None":
         raise UserError(f"{name}={value}: " + ("for none write null" if optional else f"{name} is {wanted}"))
-    if isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
+    if kind == _TEXTS:
+        texts = value if isinstance(value, (list, tuple)) else (value,)
+        checked: Any = tuple(_checked(name, key, str, text) for text in texts)
+    elif isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
         right = len(value) == 2 and all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in value)
-        checked: Any = tuple(value) if right else None
+        checked = tuple(value) if right else None
     elif typing.get_origin(kind) is tuple:
         checked = (value, value) if type(value) is int and 1 <= value <= LARGEST_SIDE else None
     elif kind is float:
@@ -175,9 +179,13 @@ def describe(key: Key, hint: Any) -> str:
     if key.choices:
         words = "one of " + " ".join(key.choices)
     else:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(
-            kinds[0], "a whole number or [height,width]"
-        )
+        words = {
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+            str: "text",
+            _TEXTS: "text or a list",
+        }.get(kinds[0], "a whole number or [height,width]")
     bounds = {"at least": key.at_least, "at most": key.at_most, "below": key.below}
     ranges = [
         f"{word} {f'{bound:,}' if isinstance(bound, int) else show(bound)}"
@@ -338,6 +346,27 @@ class EvaluateSettings(_Settings):
     def check_jointly(self) -> None:
         if self.checkpoint is None:
             raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings(_Settings):
+    """The keys of scripts/predict.py."""
+
+    program: ClassVar[str] = "predict"
+    purpose: ClassVar[str] = (
+        "Classify images and see where it looked: python scripts/predict.py checkpoint=RUN images=PATH"
+    )
+
+    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    images: tuple[str, ...] = _key((), "an image, a folder of images, or [PATH,PATH]", "data")
+    output: str = _key("predictions", "folder for the pictures", "data")
+    device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
+
+    def check_jointly(self) -> None:
+        if self.checkpoint is None:
+            raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+        if not self.images:
+            raise UserError("images=PATH is missing: an image, a folder of images, or several as [PATH,PATH]")
 
 
 def show(value: object) -> str:

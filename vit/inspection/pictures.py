@@ -52,7 +52,9 @@ def attention_sheet(images: Tensor, maps: Tensor, titles: Sequence[str]) -> np.n
     return sheet(rows, below, above=["", *(f"head {head}" for head in range(1, maps.shape[1] + 1))])
 
 
-def method_sheet(images: Tensor, maps: Mapping[str, Tensor], titles: Sequence[str]) -> np.ndarray:
+def method_sheet(
+    images: Tensor, maps: Mapping[str, Tensor], titles: Sequence[str], *, above: str = "true: found", side: int = 128
+) -> np.ndarray:
     """Rows of images, each followed by its map (B,rows,columns) by each method, by its own maximum: (H',W',3)."""
     rows = []
     for number, image in enumerate(images):
@@ -62,7 +64,7 @@ def method_sheet(images: Tensor, maps: Mapping[str, Tensor], titles: Sequence[st
         ]
         rows.append([picture, *(overlay(picture, heat.cpu().numpy()) for heat in heats)])
     below = [[title, *[""] * len(maps)] for title in titles]
-    return sheet(rows, below, above=["true: found", *maps], side=128)
+    return sheet(rows, below, above=[above, *maps], side=side)
 
 
 def lens_sheet(
