@@ -43,7 +43,7 @@ def test_the_classes_and_probabilities_are_those_of_the_network(
         assert line.split("  ")[-2:] == expected
     pictures = sorted((tmp_path / "predictions").iterdir())
     assert [picture.name for picture in pictures] == [f"{number}.png.png" for number in range(8)]
-    shown = np.asarray(Image.open(pictures[0]))
+    shown = np.array(Image.open(pictures[0]))
     assert shown.shape[1] > 4 * 256
     assert torch.equal(torch.from_numpy(shown[16 : 16 + 256 : 32, 4 : 4 + 256 : 32]).permute(2, 0, 1), images[0])
 
