@@ -42,6 +42,7 @@ from vit.settings import EvaluateSettings, TrainSettings, UserError
         ("--heads 8", "keys have no dashes; write heads=VALUE"),
         ("--epoch=8", "--epoch=8 is not an option"),
         ("heads=2,4", "add --multirun"),
+        ("position=rope,none", "add --multirun"),
         ("position=rope dim=96 heads=16", "needs dim / heads divisible by 4, not 6; heads can be 1 2 3 4 6 8 12 24"),
         ("position=rope dim=90 heads=9", "dim must be divisible by 4"),
         ("drop_path=1", "drop_path is a number, at least 0, below 1"),

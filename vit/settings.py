@@ -147,6 +147,8 @@ def _checked(name: str, key: Key, hint: Any, value: Any) -> Any:
     else:
         checked = value if type(value) is kind else None
     if checked is None or not _in_range(key, checked):
+        if key.choices and set(str(value).split(",")) <= set(key.choices):
+            raise UserError(f"{name}={value} names several values; add --multirun to train each")
         near = difflib.get_close_matches(str(value), key.choices, n=1)
         raise UserError(f"{name}={value}: {name} is {wanted}" + (f"; did you mean {near[0]}?" if near else ""))
     return checked
@@ -239,7 +241,6 @@ class TrainSettings(_Settings):
     drop_path: float = _key(
         0.0, "share of images for which the last layer's halves are skipped; fewer before it", "model", **_FRACTION
     )
-
     init: str = _key(
         "xavier", "how weights begin: Xavier uniform, or attention mimetic", "model", choices=("xavier", "mimetic")
     )
@@ -257,6 +258,13 @@ class TrainSettings(_Settings):
     label_smoothing: float = _key(0.1, "share of the target spread evenly", "learning", **_FRACTION)
     ema: float = _key(0.0, "decay of the average of weights that is tested; 0: none", "learning", **_FRACTION)
     clip: float = _key(0.0, "largest gradient norm; 0: no clipping", "learning", at_least=0)
+    augment_until: float = _key(
+        1.0,
+        "share of all steps after which trivial_augment, erasing, mixup and cutmix are off",
+        "learning",
+        at_least=0,
+        at_most=1,
+    )
 
     data: str = _key("cifar10", "source of the images", "data", choices=("cifar10", "cifar100", "folder", "shapes"))
     data_root: str | None = _key(
@@ -273,6 +281,8 @@ class TrainSettings(_Settings):
     validation: int | None = _key(
         None, "training images kept aside to choose by; null: a tenth, at most 5,000", "data", at_least=0
     )
+    seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
+
     crop: int = _key(4, "random shift in training by up to so many pixels", "augmentation", at_least=0)
     flip: bool = _key(True, "random left-right flip in training", "augmentation")
     trivial_augment: bool = _key(False, "one random operation on each image: TrivialAugmentWide", "augmentation")
@@ -283,14 +293,6 @@ class TrainSettings(_Settings):
     cutmix: float = _key(
         0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "augmentation", at_least=0, at_most=100
     )
-    augment_until: float = _key(
-        1.0,
-        "share of all steps after which trivial_augment, erasing, mixup and cutmix are off",
-        "learning",
-        at_least=0,
-        at_most=1,
-    )
-    seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
 
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"), resumable=True)
     devices: int = _key(1, "how many of them", "run", resumable=True, **_POSITIVE)

@@ -1,16 +1,21 @@
 """Logs what every head attends to while the network learns: pictures, numbers and, at the end, embeddings."""
 
+import dataclasses
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.data import normalize
+from vit.data.download import print_flushed
 from vit.inspection.figures import filter_figure, matrix_figure, position_figure
 from vit.inspection.log_picture import log_picture
 from vit.inspection.maps import logit_lens, method_maps, readout_maps
@@ -27,8 +32,9 @@ from vit.inspection.pictures import attention_sheet, lens_sheet, method_sheet
 from vit.model import Attention, ViT
 
 TIMES = 10  # TensorBoard keeps ten pictures of a tag unless told otherwise
+MEMORY = 2 << 30  # bytes at most that maps may take while they are looked at
 LENSES = 6  # layers at most of which the logit lens is drawn
-PROJECTED = 1000  # images at most in the projector
+PROJECTED, THUMBNAIL = 1000, 32  # images at most in the projector, and the side of their pictures in pixels
 
 HOW_TO_READ = Path(__file__).with_name("how_to_read.md")
 
@@ -42,6 +48,18 @@ class Shown:
     masks: Tensor | None
     classes: tuple[str, ...]
     note: str = ""  # before each title
+
+    def first(self, count: int) -> "Shown":
+        """So many of them."""
+        masks = None if self.masks is None else self.masks[:count]
+        return dataclasses.replace(self, images=self.images[:count], labels=self.labels[:count], masks=masks)
+
+
+def images_that_fit(vit: ViT) -> int:
+    """How many images' maps, with their gradients and what led to them, take no more than MEMORY."""
+    tokens = vit.prefix_tokens + vit.grid[0] * vit.grid[1]
+    matrices = sum(layer.attention.heads for layer in vit.layers)  # type: ignore[union-attr, misc]
+    return MEMORY // (4 * matrices * 4 * tokens**2)
 
 
 def picture_steps(total: int) -> set[int]:
@@ -73,21 +91,43 @@ def measures(seen: Attention, vit: ViT, maps: dict[str, Tensor], masks: Tensor |
     return {tag: float(value) for tag, value in found.items()}
 
 
+def thumbnails(images: Tensor) -> Tensor:
+    """uint8 (N,C,H,W) → float32 (N,3,S,S), whole, the shorter side filled up with white."""
+    scale = THUMBNAIL / max(images.shape[2:])
+    size = [max(1, round(side * scale)) for side in images.shape[2:]]
+    small = F.interpolate(images.expand(-1, 3, -1, -1).float() / 255, size, mode="area")
+    return F.pad(small, (0, THUMBNAIL - size[1], 0, THUMBNAIL - size[0]), value=1.0)
+
+
 class AttentionLogger(Callback):
     """Writes pictures and numbers of a few fixed images ten times, to TensorBoard and as PNG files; more at the end.
 
     Works on a module whose `vit` is a ViT and whose `mean` and `std` are those of its images. `unseen` are further
-    images and their labels for the projector.
+    images and their labels for the projector. What cannot be drawn costs one line, not the training.
     """
 
-    def __init__(self, shown: Shown, unseen: tuple[Tensor, Tensor], *, folder: Path) -> None:
+    def __init__(
+        self,
+        shown: Shown,
+        unseen: tuple[Tensor, Tensor],
+        *,
+        folder: Path,
+        say: Callable[[str], None] = print_flushed,
+    ) -> None:
         self.shown = shown
         self.unseen = unseen
         self.folder = folder
+        self.say = say
         self.steps: set[int] = set()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.steps = picture_steps(int(trainer.estimated_stepping_batches))
+        images = images_that_fit(pl_module.vit)  # type: ignore[arg-type]
+        if images == 0:
+            self.say("attention is not drawn: the maps of one image would take more than 2 GiB; patches are many")
+            self.steps = set()
+            return
+        self.shown = self.shown.first(images)
         if trainer.global_step == 0:
             self._log(trainer, pl_module, 0)
             if trainer.is_global_zero and trainer.logger is not None:
@@ -100,9 +140,20 @@ class AttentionLogger(Callback):
     def _log(self, trainer: Trainer, module: Any, step: int) -> None:
         if not trainer.is_global_zero:
             return
+        training = module.vit.training
+        module.vit.eval()
+        try:
+            self._look(trainer, module, step)
+        except OSError:
+            raise  # a full disk is no matter of one picture
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            self.say(f"attention at step {step} could not be drawn ({type(error).__name__}: {reason})")
+        finally:
+            module.vit.train(training)
+
+    def _look(self, trainer: Trainer, module: Any, step: int) -> None:
         vit: ViT = module.vit
-        training = vit.training
-        vit.eval()
         with torch.enable_grad():
             seen = vit.attend(normalize(self.shown.images.to(module.device), module.mean, module.std))
             maps = method_maps(seen, grid=vit.grid)
@@ -116,7 +167,6 @@ class AttentionLogger(Callback):
                 trainer.logger.log_metrics(measures(seen, vit, maps, masks), step=step)
             if step == max(self.steps):
                 self._log_end(trainer, module, seen, step)
-        vit.train(training)
 
     def _pictures(self, vit: ViT, seen: Attention, maps: dict[str, Tensor]) -> list[tuple[str, np.ndarray]]:
         shown, depth = self.shown, len(seen.maps)
@@ -170,10 +220,12 @@ class AttentionLogger(Callback):
             module.vit.features(normalize(batch.to(module.device), module.mean, module.std)).float().cpu()
             for batch in images.split(256)
         ]
-        trainer.logger.experiment.add_embedding(  # type: ignore[union-attr]
+        writer = trainer.logger.experiment  # type: ignore[union-attr]
+        shutil.rmtree(Path(writer.log_dir) / f"{step:05d}" / "features", ignore_errors=True)  # of a run that was killed
+        writer.add_embedding(
             torch.cat(features),
             metadata=[self.shown.classes[int(label)] for label in labels],
-            label_img=images.expand(-1, 3, -1, -1).float() / 255,
+            label_img=thumbnails(images),
             global_step=step,
             tag="features",
         )

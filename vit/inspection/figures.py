@@ -16,7 +16,7 @@ def matrix_figure(weights: Tensor, *, title: str, tokens: Sequence[str]) -> np.n
     columns = min(4, heads)
     rows = -(-heads // columns)
     figure = Figure(figsize=(3.2 * columns, 2.9 * rows + 0.4), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     ticks = range(0, len(tokens), max(1, len(tokens) // 8))
     for head, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         if head >= heads:
@@ -37,7 +37,8 @@ def filter_figure(weight: Tensor, *, channels: int, patch_size: int, count: int 
 
     Dosovitskiy et al. 2021, figure 7, left.
     """
-    components = torch.linalg.svd(weight.float() - weight.float().mean(0), full_matrices=False).Vh[:count].cpu()
+    centred = (weight.float() - weight.float().mean(0)).nan_to_num(0, 0, 0)  # of a network that has diverged
+    components = torch.linalg.svd(centred, full_matrices=False).Vh[:count].cpu()
     figure = Figure(figsize=(7, 1 + 1.05 * -(-len(components) // 7)), layout="constrained")
     figure.suptitle("patch embedding: principal components")
     for number, axes in enumerate(figure.subplots(-(-len(components) // 7), 7, squeeze=False).flat):
@@ -58,7 +59,7 @@ def position_figure(embedding: Tensor, *, grid: tuple[int, int]) -> np.ndarray:
     similarity = (unit @ unit.T).unflatten(1, grid).unflatten(0, grid)  # (rows,columns,rows,columns)
     framed = F.pad(similarity, (0, 1, 0, 1), value=float("nan"))
     mosaic = framed.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
-    figure = Figure(figsize=(6, 6 * grid[0] / grid[1]), layout="constrained")
+    figure = Figure(figsize=(6, min(12, max(3, 6 * grid[0] / grid[1]))), layout="constrained")
     axes = figure.subplots()
     axes.set_title("position embeddings: similarity of each patch to all")
     axes.set_xlabel("column of the patch")

@@ -13,6 +13,11 @@ HEAT = 0.6  # share of the colour in an overlay; the rest is the picture in grey
 GAP, TEXT = 4, 12  # pixels between cells, and of a line of text
 
 
+def printable(name: str) -> str:
+    """A class name in one line of characters that can be written anywhere."""
+    return " ".join(name.encode("utf-8", "replace").decode().split()) or "?"
+
+
 def to_picture(image: Tensor) -> np.ndarray:
     """uint8 (C,H,W), grey or RGB → uint8 (H,W,3)."""
     return image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy()

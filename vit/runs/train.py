@@ -17,6 +17,7 @@ from rich.console import Console
 from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
 from vit.inspection import AttentionLogger, DataLogger, Shown
+from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.folder import is_leader, lock_folder, shared_folder
@@ -115,8 +116,14 @@ def train(
                     _shown(image_set, data),
                     (data.validation.images, data.validation.labels),
                     folder=folder / PICTURES,
+                    say=console.print,
                 ),
-                DataLogger(data.train.images, data.train.labels, image_set.classes, folder=folder / PICTURES),
+                DataLogger(
+                    data.train.images,
+                    data.train.labels,
+                    tuple(map(printable, image_set.classes)),
+                    folder=folder / PICTURES,
+                ),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
                 SaveCheckpoints(folder, facts, began=began),
                 *averaging(settings, device),
@@ -241,7 +248,8 @@ def _shown(image_set: ImageSet, data: ImageData) -> Shown:
     of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(image_set.classes))]
     in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
     masks = None if part.masks is None else part.masks[in_turn]
-    return Shown(part.images[in_turn], part.labels[in_turn], masks, image_set.classes, note)
+    classes = tuple(map(printable, image_set.classes))
+    return Shown(part.images[in_turn], part.labels[in_turn], masks, classes, note)
 
 
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:
