@@ -135,18 +135,21 @@ def measure(root: Path, names: list[str]) -> None:
 
 
 def table() -> str:
-    """A row an option: means over the seeds, and the mean difference to the default with its standard error."""
+    """A row an option: means over its n seeds, and the mean difference to the default with its standard error."""
     results = json.loads(FILE.read_text())
-    rows = ["| option | cross-entropy | difference | accuracy |", "|---|---|---|---|"]
+    rows = ["| option | n | cross-entropy | difference | accuracy |", "|---|---|---|---|---|"]
     base = results[DEFAULT]
-    order = [name for name in (*OPTIONS, *TRIED) if name in results]
-    for name, by_seed in ((name, results[name]) for name in order):
-        loss = [by_seed[seed]["loss"] for seed in base]
-        difference = [by_seed[seed]["loss"] - base[seed]["loss"] for seed in base]
-        error = statistics.stdev(difference) / len(difference) ** 0.5
-        accuracy = statistics.mean(by_seed[seed]["accuracy"] for seed in base)
-        told = "" if name == DEFAULT else f"{statistics.mean(difference):+.3f} ± {error:.3f}"
-        rows.append(f"| {name} | {statistics.mean(loss):.3f} | {told} | {100 * accuracy:.1f} % |")
+    for name in (name for name in (*OPTIONS, *TRIED) if name in results):
+        seeds = [seed for seed in results[name] if seed in base]
+        losses = [results[name][seed]["loss"] for seed in seeds]
+        differences = [loss - base[seed]["loss"] for loss, seed in zip(losses, seeds, strict=True)]
+        accuracy = statistics.mean(results[name][seed]["accuracy"] for seed in seeds)
+        told = f"{statistics.mean(differences):+.3f}"
+        if len(seeds) > 1:
+            told += f" ± {statistics.stdev(differences) / len(seeds) ** 0.5:.3f}"
+        shown = f"{name} (left out)" if name in TRIED else f"`{name}`"
+        told = "" if name == DEFAULT else told
+        rows.append(f"| {shown} | {len(seeds)} | {statistics.mean(losses):.3f} | {told} | {100 * accuracy:.1f} % |")
     return "\n".join(rows)
 
 
