@@ -173,7 +173,7 @@ class AttentionLogger(Callback):
         true = [shown.note + shown.classes[int(label)] for label in shown.labels]
         share, found = seen.logits.softmax(dim=1).max(dim=1)
         titles = [
-            f"{name}: {shown.classes[int(label)]} {100 * float(part):.0f}%"
+            f"{name}: {100 * float(part):.0f}% {shown.classes[int(label)]}"
             for name, label, part in zip(true, found, share, strict=True)
         ]
         lenses = np.linspace(1, depth, min(LENSES, depth)).round().astype(int).tolist()
