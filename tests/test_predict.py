@@ -83,8 +83,21 @@ def test_what_is_no_image_gets_one_line(
     elif isinstance(content, bytes):
         place.write_bytes(content)
     assert predict([f"checkpoint={run}", f"images={place}"]) != 0
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert said in line
+    printed = capsys.readouterr()
+    assert len(printed.err.strip().splitlines()) == 1
+    assert said in printed.out + printed.err
+
+
+def test_one_broken_file_does_not_stop_the_others(
+    run: Path, tiny: Path, tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    good = tiny / "test" / "cat" / "0.png"
+    assert predict([f"checkpoint={run}", f"images=[{tmp_path / 'broken.png'},{good}]"]) != 0
+    printed = capsys.readouterr()
+    assert "broken.png cannot be read as an image" in printed.out
+    assert "1 of 2 files could not be read; the others are done" in printed.err
+    assert [picture.name for picture in (tmp_path / "predictions").iterdir()] == ["0.png.png"]
 
 
 @pytest.mark.parametrize(("words", "said"), [([], "checkpoint=RUN is missing"), (["checkpoint=x"], "images=PATH")])

@@ -193,12 +193,12 @@ class AttentionLogger(Callback):
     def _log_end(self, trainer: Trainer, module: Any, seen: Attention, step: int) -> None:
         """What is drawn once, at the end: matrices of one image, filters, positions, the projector."""
         vit: ViT = module.vit
-        names = [f"p{i}" for i in range(vit.prefix_tokens)]
-        names += [f"{row},{column}" for row in range(vit.grid[0]) for column in range(vit.grid[1])]
+        prefix = ["class token"] * vit.pool.prefix_tokens
+        prefix += [f"register {i + 1}" for i in range(vit.prefix_tokens - vit.pool.prefix_tokens)]
         title = self.shown.note + self.shown.classes[int(self.shown.labels[0])]
         pictures = {
             f"matrix/layer_{layer:02d}": matrix_figure(
-                seen.maps[layer - 1][0], title=f"{title}, layer {layer}", tokens=names
+                seen.maps[layer - 1][0], title=f"{title}, layer {layer}, step {step}", prefix=prefix, grid=vit.grid
             )
             for layer in sorted({1, len(seen.maps)})
         }

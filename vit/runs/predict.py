@@ -1,6 +1,6 @@
 """What a checkpoint takes any image for, and where it looked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Prediction:
 def predict(settings: PredictSettings) -> list[Prediction]:
     """Print the five likeliest classes of each image, and write a picture of where the network looked.
 
-    Raises UserError where a file is missing or no image.
+    Raises UserError where a file is missing or, when all others are done, where one is no image.
     """
     assert settings.checkpoint is not None
     console = plain_console()
@@ -46,9 +46,12 @@ def predict(settings: PredictSettings) -> list[Prediction]:
     console.print(f"checkpoint   {path}: epoch {facts.epoch}, {facts.weights} weights, trained on {facts.images}")
     output = Path(settings.output).expanduser()
     found: list[Prediction] = []
+    readable = [file for file in files if is_readable(file, console.print)]
+    if not readable:
+        raise UserError("no image could be read")
     with advise_on_memory("name fewer or smaller images"):
-        for start in range(0, len(files), CHUNK):
-            found += classify(vit, facts, files[start : start + CHUNK])
+        for start in range(0, len(readable), CHUNK):
+            found += classify(vit, facts, readable[start : start + CHUNK])
     width = max(len(prediction.file.name) for prediction in found)
     names: set[str] = set()
     for prediction in found:
@@ -64,6 +67,8 @@ def predict(settings: PredictSettings) -> list[Prediction]:
             raise UserError(f"output={output} cannot be made: {error.strerror}") from error
         write_atomically(output / f"{name}.png", png(picture(prediction, vit.patch_embedding.image_shape[1:])))
     console.print(f"pictures     {output.resolve()}")
+    if len(readable) < len(files):
+        raise UserError(f"{len(files) - len(readable)} of {len(files)} files could not be read; the others are done")
     return found
 
 
@@ -112,8 +117,16 @@ def picture(prediction: Prediction, size: Sequence[int]) -> np.ndarray:
 
 
 def read(file: Path, size: tuple[int, int]) -> np.ndarray:
-    """uint8 (H,W,3). Raises UserError if it is no image."""
+    """uint8 (H,W,3)."""
+    return np.array(decode(file.read_bytes(), size))
+
+
+def is_readable(file: Path, say: Callable[[str], None]) -> bool:
+    """Whether it is an image; says so if not."""
     try:
-        return np.array(decode(file.read_bytes(), size))
+        read(file, (1, 1))
     except Exception as error:  # Pillow raises anything at all
-        raise UserError(f"{file} cannot be read as an image ({' '.join(str(error).split())[:200]})") from error
+        reason = "" if "BytesIO" in str(error) else f" ({' '.join(str(error).split())[:200]})"
+        say(f"{file} cannot be read as an image{reason}")
+        return False
+    return True

@@ -165,7 +165,12 @@ def train(
         except Stopped as stopped:
             if leader:
                 again = script_command("train", f"resume={folder}")
-                console.print(f"stopped by {stopped}; to go on after the last whole epoch: {again}")
+                where = (
+                    "after the last whole epoch"
+                    if (folder / LAST).exists()
+                    else "from the beginning, no epoch being whole"
+                )
+                console.print(f"stopped by {stopped}; to go on {where}: {again}")
                 if trainer.strategy.launcher is not None:  # the other devices' processes have nothing to save
                     trainer.strategy.launcher.kill(signal.SIGKILL)
             raise
