@@ -232,7 +232,9 @@ def test_the_projector_holds_validation_images_with_their_classes(run: tuple[Pat
     assert (place / "sprite.png").is_file()
 
 
-def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(tmp_path: Path, train: Callable) -> None:
+def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(
+    tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+) -> None:
     small = ["dim=8", "depth=1", "heads=2", "batch_size=1000", "epochs=1", "validation=100", "patch_size=8"]
     assert train(["data=shapes", *small, "pool=cls", "registers=1", f"runs={tmp_path}"]) == 0
     found = events(only_run(tmp_path))
@@ -242,6 +244,10 @@ def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(tmp_path: Path,
             assert all(0 <= value <= 1 for value in values)
     assert 0.1 < found.Scalars("points_at_object/chance")[0].value < 0.4
     assert 0 < found.Scalars("attention_to_prefix/layer_01_head_01")[0].value < 1
+    line = line_of(capsys.readouterr().out, "test accuracy")
+    assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
+    assert line_of(capsys.readouterr().out, "test accuracy") == line
+    assert "of 2,000" in line
 
 
 def test_B13_the_command_to_look_has_an_absolute_path(run: tuple[Path, str]) -> None:
@@ -327,12 +333,8 @@ def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train:
     assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [[], ["ema=0.9", "trivial_augment=true", "cutmix=1", "drop_path=0.3", "registers=1"]],
-    ids=["", "options"],
-)
-def test_H2_H1_two_devices_share_one_folder(options: list[str], words: list[str], tmp_path: Path) -> None:
+def test_H2_H1_two_devices_share_one_folder(words: list[str], tmp_path: Path) -> None:
+    options = ["ema=0.9", "trivial_augment=true", "cutmix=1", "drop_path=0.3", "registers=1"]
     process = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, *options, "epochs=1", "devices=2"],
         cwd=tmp_path,
@@ -364,17 +366,6 @@ def test_first_loss_is_that_of_chance(run: tuple[Path, str]) -> None:
     with open(run[0] / "metrics.csv") as file:
         assert file.readline().startswith("epoch,step,train_loss,train_accuracy,validation_loss")
     assert events(run[0]).Scalars("train/loss")[0].value < math.log(2) + 0.1
-
-
-def test_shapes_are_trained_and_evaluated(
-    tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
-) -> None:
-    small = ["dim=8", "depth=1", "heads=2", "batch_size=1000", "epochs=1", "validation=100", "patch_size=8"]
-    assert train(["data=shapes", *small, f"runs={tmp_path}"]) == 0
-    line = line_of(capsys.readouterr().out, "test accuracy")
-    assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
-    assert line_of(capsys.readouterr().out, "test accuracy") == line
-    assert "of 2,000" in line
 
 
 def test_V17_sixty_four_images_are_learned(words: list[str], tmp_path: Path, train: Callable) -> None:
