@@ -59,8 +59,7 @@ class EncoderLayer(nn.Module):
 class DropPath(nn.Module):
     """In training, leave out a half-layer for some images, and scale it up for the others: (B,T,D) → (B,T,D).
 
-    Stochastic depth: Huang et al. 2016 (arXiv 1603.09382). Each image has its own draw. Raises ValueError unless p is
-    at least 0 and below 1.
+    Stochastic depth: Huang et al. 2016 (arXiv 1603.09382). Raises ValueError unless p is at least 0 and below 1.
     """
 
     def __init__(self, p: float) -> None:

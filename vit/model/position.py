@@ -1,7 +1,4 @@
-"""Where a token comes from, since attention itself sees a set without an order.
-
-Added to the tokens once (learned, sincos), or turning queries and keys in every layer (rope).
-"""
+"""Where a token comes from, since attention itself sees a set without an order: added once, or turning q and k."""
 
 import torch
 from torch import Tensor, nn
