@@ -23,8 +23,7 @@ def attention_kernel(tokens: int, *, device: str, dtype: torch.dtype) -> str:
 class MultiHeadSelfAttention(nn.Module):
     """Each head compares every token with every other and mixes their values: (B,T,D) → (B,T,D).
 
-    Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError if heads does not divide dim, or
-    an option does not fit.
+    Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError where sizes or options do not fit.
 
         x ─ qkv ─ split ─► q, k, v (B,h,T,d) ─► weights = softmax(q kᵀ / √d) (B,h,T,T) ─ @ v ─ combine ─ proj ─►
 

@@ -28,8 +28,8 @@ class ViT(nn.Module):
     """An image classifier: (B,C,H,W) → logits (B,K). Dosovitskiy et al. 2021 (arXiv 2010.11929).
 
     image_size is a side or (height, width) in pixels. registers are learned tokens without a place, which no pool reads
-    (Darcet et al. 2023, arXiv 2309.16588). drop_path is the last layer's rate; as in timm it rises evenly from 0 in the
-    first. Raises ValueError where sizes do not fit together.
+    (Darcet et al. 2023, arXiv 2309.16588). drop_path is the last layer's rate; it rises evenly from 0, as in timm.
+    Raises ValueError where sizes do not fit together.
 
         images ─ patch_embedding ─► (B,N,D) ─ class token, position, registers ─► (B,T,D) ─ layers ─ norm ─►
                ─ pool ─► (B,D) ─ head ─► (B,K)
