@@ -28,12 +28,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vit.settings import EvaluateSettings, Stopped, TrainSettings, UserError, describe, refuse_unknown, show
+from vit.settings import (
+    BenchmarkSettings,
+    EvaluateSettings,
+    Stopped,
+    TrainSettings,
+    UserError,
+    describe,
+    refuse_unknown,
+    show,
+)
 
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings]
+Settings = type[TrainSettings] | type[EvaluateSettings] | type[BenchmarkSettings]
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -81,14 +90,39 @@ def train(configs: Path) -> None:
 def evaluate(configs: Path) -> None:
     """scripts/evaluate.py. Training keys may be typed too, and are refused if they contradict the checkpoint."""
     claimed: dict[str, Any] = {}
+
+    def run(config: DictConfig) -> None:
+        settings = EvaluateSettings.from_values(_flat(config))
+        from vit.runs.evaluate import evaluate
+
+        evaluate(settings, claimed)
+
+    _run_once(EvaluateSettings, configs, run, claimed)
+
+
+def benchmark(configs: Path) -> None:
+    """scripts/benchmark.py."""
+
+    def run(config: DictConfig) -> None:
+        settings = BenchmarkSettings.from_values(_flat(config))
+        from vit.runs.benchmark import benchmark
+
+        benchmark(settings)
+
+    _run_once(BenchmarkSettings, configs, run)
+
+
+def _run_once(
+    table: Settings, configs: Path, run: Callable[[DictConfig], None], claimed: dict[str, Any] | None = None
+) -> None:
+    """Leaves the process with status 0 only if the job succeeded."""
     failed: list[Exception] = []
 
     def job(config: DictConfig) -> None:
         try:
-            settings = EvaluateSettings.from_values(_flat(config))
-            from vit.runs.evaluate import evaluate as run
-
-            run(settings, claimed)
+            run(config)
+        except Stopped as stopped:
+            sys.exit(stopped.status)
         except UserError as error:
             failed.append(error)
             _complain(error)
@@ -96,7 +130,7 @@ def evaluate(configs: Path) -> None:
             failed.append(error)
             traceback.print_exc()
 
-    _run(EvaluateSettings, configs, job, {}, claimed)
+    _run(table, configs, job, {}, claimed)
     sys.exit(int(bool(failed)))
 
 

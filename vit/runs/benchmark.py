@@ -1,0 +1,550 @@
+"""This ViT beside others: the speed of a step, of inference, of the data path and of a whole training, and its memory.
+
+Everything that is compared is timed in turns, in one process, with the same threads, the same allocator and the same
+precision, which is the one that training would choose here. A training step is forward, cross-entropy, backward and
+fused AdamW, on one resident batch. "As installed" leaves a library's attention as it comes; "explicit" forms the
+weights, and "compiled" is `torch.compile`. A peer at its best is the fastest of its variants. Peers with a class token
+that cannot be left out are compared with this ViT with one, so that tokens are always as many.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import io
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.profilers import SimpleProfiler
+from torch import Tensor, nn
+
+from vit.data import Augmentation, ImageData, ImageSet, Split, load_images, normalize
+from vit.evaluation.cost import RecordProducts, floor_seconds, forward_flops, parameter_count
+from vit.evaluation.timing import Timing, take_turns
+from vit.inspection.attention_logger import AttentionLogger, picture_steps
+from vit.model import ViT
+from vit.runs.benchmark_report import plot, tables
+from vit.runs.machine import commit, hardware, plain_console, silence_unneeded, tune_allocator
+from vit.runs.peers import CLASSES, PEERS, QUICK, Architecture, this_vit, torchvision_loader
+from vit.runs.train import classifier, train
+from vit.settings import BenchmarkSettings, TrainSettings
+from vit.training.optimizer import MuonAdamW, parameter_groups
+from vit.training.precision import Device, choose
+from vit.training.progress import count
+
+Say = Callable[[str], None]
+Work = Callable[[], object]
+
+OWN = "this ViT"
+INSTALLED, EXPLICIT = "as installed", "explicit"
+SQUARE = {"cpu": 4096, "cuda": 8192}  # side of the product whose rate is the ceiling
+MEMORY_BATCH = 256
+DATA_IMAGES = 2560  # in one pass of the data path
+CIFAR_IMAGES = 45_000  # that a default run trains on
+QUICK_STEPS = 6  # of the epoch that is timed end to end
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A network that is measured, in one of the ways in which it can run."""
+
+    name: str
+    variant: str
+    tokens: int
+    build: Callable[[], nn.Module]
+    compiled: bool = False
+    parameters: int = 0
+    problem: str | None = None  # why it could not be measured
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.variant}"
+
+
+def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
+    """Measure, print, write what was asked for, and return all figures as plain values: seconds, bytes, shares of 1.
+
+    Raises UserError and Stopped.
+    """
+    console = plain_console()
+    silence_unneeded()
+    tune_allocator()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(
+        True
+    )  # else the plain kernel computes in float32, on CPUs too
+    if settings.quick:
+        settings = dataclasses.replace(settings, samples=min(5, settings.samples), epochs=1, compiled=False)
+    device = choose(settings.device, "auto")
+    say = functools.partial(console.print, style=None)
+    say(f"{hardware(device.name)} · {device.precision}: {device.reason}")
+    images = _images(settings, say)
+    found = {
+        **speed(settings, device, say),
+        "memory": memory(settings, device, say),
+        "data": data_path(settings, images, device, say),
+        **end_to_end(settings, images, device, say),
+        "growth": growth(settings, device, say),
+        "machine": {
+            "hardware": hardware(device.name),
+            "threads": torch.get_num_threads(),
+            "precision": device.precision,
+            "reason": device.reason,
+            "system": platform.platform(),
+        },
+        "versions": versions(),
+        "settings": settings.values(),
+    }
+    for table in tables(found):
+        console.print(table, soft_wrap=False)
+    if settings.output is not None:
+        Path(settings.output).expanduser().write_text(json.dumps(found, indent=2) + "\n")
+    picture = settings.plot or (settings.output and str(Path(settings.output).with_suffix(".png")))
+    if picture:
+        plot(found, Path(picture).expanduser())
+    return found
+
+
+def versions() -> dict[str, str | None]:
+    """Of what is measured and what it runs on; None for what is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "commit": commit()}
+    for package in ("torch", "lightning", *(peer.package for peer in PEERS.values())):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+# Training step and inference
+
+
+def contenders(architecture: Architecture, *, quick: bool, compiled: bool) -> list[Contender]:
+    """This ViT, with a class token too where a peer must have one, and every variant of every peer."""
+    peers = {name: peer for name, peer in PEERS.items() if name in QUICK or not quick}
+    ways = [False, True] if compiled else [False]
+    rows = []
+    for pool, class_token in (("mean", False), ("cls", True)):
+        if any(peer.class_token == class_token for peer in peers.values()):
+            variant, tokens = "class token" if class_token else "default", architecture.patches + class_token
+            own = functools.partial(this_vit, architecture, pool=pool)
+            rows.append(Contender(OWN, variant, tokens, own))
+            rows += [Contender(OWN, f"{variant}, compiled", tokens, own, True)] if compiled else []
+    for name, peer in peers.items():
+        tokens = architecture.patches + peer.class_token
+        for explicit in [False] if peer.always_explicit else [False, True]:
+            for way in ways:
+                words = [EXPLICIT if explicit else INSTALLED] + (["compiled"] if way else [])
+                build = functools.partial(peer.build, architecture, explicit)
+                rows.append(Contender(name, ", ".join(words), tokens, build, way))
+    return rows
+
+
+def training_step(network: nn.Module, images: Tensor, labels: Tensor, device: Device) -> Work:
+    """Forward, loss, backward and optimiser on images float (B,C,H,W) and labels (B,): as a function."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        with autocast(device):
+            loss = F.cross_entropy(network(images).float(), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def autocast(device: Device) -> torch.autocast:
+    """The precision that training chooses on this device."""
+    return torch.autocast(device.name, device.dtype, enabled=device.dtype != torch.float32)
+
+
+def inference(network: nn.Module, images: Tensor, device: Device) -> Work:
+    """Logits of images float (B,C,H,W), without gradients: as a function."""
+
+    @torch.inference_mode()
+    def infer() -> None:
+        with autocast(device):
+            network(images)
+
+    return infer
+
+
+def prepare(contender: Contender, images: Tensor, labels: Tensor, device: Device) -> tuple[Contender, nn.Module]:
+    """The contender with what is now known of it, and its network, which took a step and inferred once.
+
+    A peer that is missing or fails becomes a contender with a problem, and a network that is none.
+    """
+    try:
+        network = contender.build().to(device.name)
+        if contender.compiled:
+            network.compile()
+        training_step(network, images, labels, device)()
+        inference(network.eval(), images, device)()
+    except Exception as error:  # whatever it is, the others are measured all the same
+        if contender.name == OWN and not contender.compiled:
+            raise
+        missing = isinstance(error, ImportError)
+        told = "not installed: pip install -e '.[bench]'" if missing else f"{type(error).__name__}: {error}"
+        return dataclasses.replace(contender, problem=" ".join(told.split())[:200]), nn.Identity()
+    return dataclasses.replace(contender, parameters=parameter_count(network)), network
+
+
+def speed(settings: BenchmarkSettings, device: Device, say: Say) -> dict[str, Any]:
+    """Training and inference of all contenders, and how near the training step comes to what the machine can do."""
+    architecture = Architecture(**settings.group("architecture"))
+    images, labels = batch(settings.batch_size, architecture, device)
+    rows = contenders(architecture, quick=settings.quick, compiled=settings.compiled)
+    step = functools.partial(training_step, images=images, labels=labels, device=device)
+    networks = {}
+    for index, row in enumerate(rows):
+        say(f"preparing {row}")
+        rows[index], networks[row.name, row.variant] = prepare(row, images, labels, device)
+    ready = {(row.name, row.variant): networks[row.name, row.variant] for row in rows if row.problem is None}
+    own = next(iter(ready.values()))
+
+    side = SQUARE.get(device.name, 4096) // (2 if settings.quick else 1)
+    left, right = (torch.randn(side, side, device=device.name).to(device.dtype) for _ in range(2))
+    works: dict[Any, Work] = {name: step(network.train()) for name, network in ready.items()}
+    say(f"training: {count(settings.samples, 'turn')} of {len(works)} networks and a product of {side} × {side}")
+    timings = take_turns(works | {"square": lambda: left @ right}, settings.samples, finish=finisher(device))
+    square = timings.pop("square")
+    training = compare(rows, timings, settings.batch_size)
+
+    works = {name: inference(network.eval(), images, device) for name, network in ready.items()}
+    say(f"inference: {count(settings.samples, 'turn')} of {len(works)} networks")
+    timings = take_turns(works, settings.samples, finish=finisher(device))
+
+    say("products: each shape of a training step alone")
+    with RecordProducts() as recorded:
+        step(own.train())()
+    alone = take_turns(
+        {product: product.alone(device.name) for product in recorded.counts},
+        settings.samples,
+        finish=finisher(device),
+    )
+    return {
+        "training": training
+        | ceiling(
+            step_seconds=settings.batch_size / training["images_per_second"],
+            step_flops=3 * settings.batch_size * forward_flops(own),  # type: ignore[arg-type]
+            rate=2 * side**3 / square.median,
+            products_seconds=floor_seconds(
+                recorded.counts, {product: timing.median for product, timing in alone.items()}
+            ),
+        ),
+        "inference": compare(rows, timings, settings.batch_size),
+        "products": [
+            {
+                "left": product.left.shape,
+                "right": product.right.shape,
+                "times": times,
+                "seconds": alone[product].median,
+                "flops_per_second": product.flops / alone[product].median,
+            }
+            for product, times in recorded.counts.items()
+        ],
+    }
+
+
+def ceiling(*, step_seconds: float, step_flops: float, rate: float, products_seconds: float) -> dict[str, float]:
+    """How near a step comes to the rate of one large product, in FLOP/s, and to its own products each timed alone.
+
+    A step counts three times the forward pass's operations.
+    """
+    return {
+        "flops": step_flops,
+        "square_flops_per_second": rate,
+        "fraction_of_ceiling": step_flops / step_seconds / rate,
+        "floor_seconds": products_seconds,
+        "floor_share_of_step": products_seconds / step_seconds,
+        "fraction_of_ceiling_at_floor": step_flops / products_seconds / rate,
+    }
+
+
+def compare(rows: list[Contender], timings: Mapping[tuple[str, str], Timing], batch_size: int) -> dict[str, Any]:
+    """Images a second by medians, and how many times as fast this ViT is as each peer with as many tokens.
+
+    ratio_to_best_peer is the smallest of these. Ratios are None where no peer could be measured.
+    """
+    own = {row.tokens: timings[OWN, row.variant].median for row in rows if row.name == OWN and not row.compiled}
+    table, ratios = [], {}
+    for row in rows:
+        known = {"name": row.name, "variant": row.variant, "tokens": row.tokens, "parameters": row.parameters}
+        timing = timings.get((row.name, row.variant))
+        if timing is None:
+            table.append(known | {"problem": row.problem})
+            continue
+        ratio = timing.median / own[row.tokens]
+        table.append(
+            known | {"images_per_second": batch_size / timing.median, "ratio": ratio, "seconds": timing._asdict()}
+        )
+        if row.name != OWN:
+            ratios[row.name, row.variant] = ratio
+    best = min(ratios, key=lambda name: ratios[name]) if ratios else None
+    return {
+        "images_per_second": batch_size / next(iter(own.values())),
+        "ratio_to_best_peer": ratios[best] if best else None,
+        "best_peer": ", ".join(best) if best else None,
+        "ratio_to_timm_as_installed": ratios.get(("timm", INSTALLED)),
+        "contenders": table,
+    }
+
+
+def batch(size: int, architecture: Architecture, device: Device) -> tuple[Tensor, Tensor]:
+    """Noise float (B,3,H,W) and labels (B,)."""
+    side = architecture.image_size
+    images = torch.randn(size, 3, side, side, device=device.name)
+    return images, torch.randint(CLASSES, (size,), device=device.name)
+
+
+def finisher(device: Device) -> Work:
+    """What waits until the device has done all that it was told."""
+    return {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.name, lambda: None)
+
+
+# Memory and growth
+
+
+def peak_memory(name: str, architecture: Architecture, batch_size: int, device: Device) -> int:
+    """By how many bytes two training steps of a network as installed raise the memory of this process at its peak."""
+    tune_allocator()
+    before = _peak_so_far(device)
+    network = this_vit(architecture) if name == OWN else PEERS[name].build(architecture, False)
+    step = training_step(network.to(device.name), *batch(batch_size, architecture, device), device)
+    step()
+    step()
+    return _peak_so_far(device) - before
+
+
+def _peak_so_far(device: Device) -> int:
+    if device.name == "cuda":
+        return torch.cuda.max_memory_allocated()
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def in_fresh_process(name: str, architecture: Architecture, batch_size: int, device: Device) -> int | None:
+    """`peak_memory`, or None if the process did not survive or the peer is missing."""
+    # Not "spawn": after exec, ru_maxrss begins with the peak of the process that it came from.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(peak_memory, name, architecture, batch_size, device).result()
+        except (BrokenProcessPool, ImportError, RuntimeError):
+            return None
+
+
+def memory(settings: BenchmarkSettings, device: Device, say: Say) -> dict[str, Any]:
+    """Peak memory of training at batch 256, in bytes, of this ViT and of every peer as installed."""
+    architecture = Architecture(**settings.group("architecture"))
+    size = settings.batch_size if settings.quick else MEMORY_BATCH
+    peaks = {}
+    for name in [OWN, *(QUICK if settings.quick else PEERS)]:
+        say(f"memory: {name} at batch {size}, in a process of its own")
+        peaks[name] = in_fresh_process(name, architecture, size, device)
+    own, timm = peaks[OWN], peaks.get("timm")
+    return {"batch_size": size, "bytes": peaks, "ratio_to_timm": own / timm if own and timm else None}
+
+
+def growth_points(architecture: Architecture, batch_size: int, *, quick: bool) -> dict[str, tuple[Architecture, int]]:
+    """Architectures and batches that differ from the given ones in one number, named by it; only those that can be."""
+    a, points = architecture, {"as above": (architecture, batch_size)}
+    for size in (batch_size // 4, batch_size // 2, 2 * batch_size):
+        points[f"batch {size}"] = (a, size)
+    changes = {
+        "depth": (a.depth // 3, 2 * a.depth // 3, 2 * a.depth),
+        "dim": (a.dim // 2, 2 * a.dim),
+        "heads": (a.heads // 4, a.heads // 2, 2 * a.heads),
+        "patch_size": (2 * a.patch_size, a.patch_size // 2),
+        "image_size": (2 * a.image_size, 3 * a.image_size),
+    }
+    for key, values in changes.items():
+        for value in values:
+            points[f"{key} {value}"] = (a._replace(**{key: value}), batch_size)
+    if quick:
+        points = {name: points[name] for name in points if name.startswith(("as", "batch", "depth"))}
+        points.pop(f"batch {2 * batch_size}")
+        points.pop(f"depth {2 * a.depth}", None)
+    return {name: (a, size) for name, (a, size) in points.items() if size and _valid(a)}
+
+
+def _valid(a: Architecture) -> bool:
+    return 0 not in a and a.dim % a.heads == 0 and a.dim % 4 == 0 and a.image_size % a.patch_size == 0
+
+
+def growth(settings: BenchmarkSettings, device: Device, say: Say) -> list[dict[str, Any]]:
+    """What a training step of this ViT costs, and its peak memory, where one number of it differs."""
+    points = growth_points(Architecture(**settings.group("architecture")), settings.batch_size, quick=settings.quick)
+    peaks, works = {}, {}
+    for name, (architecture, size) in points.items():
+        say(f"growth: {name}, memory in a process of its own")
+        peaks[name] = in_fresh_process(OWN, architecture, size, device)
+        if peaks[name] is not None:  # else it would end this process too
+            network = this_vit(architecture).to(device.name)
+            works[name] = training_step(network, *batch(size, architecture, device), device)
+    samples = max(2, settings.samples // 4)
+    say(f"growth: {count(samples, 'turn')} of {len(works)} training steps")
+    timings = take_turns(works, samples, finish=finisher(device))
+    return [
+        {
+            "name": name,
+            **architecture._asdict(),
+            "batch_size": size,
+            "bytes": peaks[name],
+            "images_per_second": size / timings[name].median if name in timings else None,
+            "seconds": timings[name]._asdict() if name in timings else None,
+        }
+        for name, (architecture, size) in points.items()
+    ]
+
+
+# Images, and a whole training
+
+
+def _images(settings: BenchmarkSettings, say: Say) -> ImageSet:
+    """Without masks, which torchvision would not carry along; few test images, whose score is no part of this."""
+    source = "shapes" if settings.data_root is None else "folder"
+    side = settings.image_size
+    images = load_images(source, root=Path(settings.data_root or "data"), image_size=(side, side), say=say)
+    used = 10 * QUICK_STEPS * settings.batch_size // 9 if settings.quick else len(images.train)
+    return dataclasses.replace(images, train=_first(images.train, used), test=_first(images.test, 256))
+
+
+def _first(split: Split, images: int) -> Split:
+    return Split(split.images[:images], split.labels[:images])
+
+
+def data_path(settings: BenchmarkSettings, images: ImageSet, device: Device, say: Say) -> dict[str, Any]:
+    """Images a second, augmented and normalised, of this project and of torchvision in a `DataLoader` with workers."""
+    few = dataclasses.replace(images, train=_first(images.train, DATA_IMAGES))
+    data = ImageData(few, validation=0, batch_size=settings.batch_size, seed=0)
+    augmentation = Augmentation(trivial=True, erasing=0.25)
+    workers = os.cpu_count() or 1
+
+    def own() -> None:
+        for batch in data.train_dataloader():
+            pixels, labels = (part.to(device.name) for part in batch)
+            normalize(augmentation(pixels, labels, classes=len(images.classes)).images, data.mean, data.std)
+
+    def torchvision(pillow: bool) -> Work:
+        loader = torchvision_loader(
+            few.train,
+            augmentation,
+            mean=data.mean,
+            std=data.std,
+            batch_size=settings.batch_size,
+            workers=workers,
+            pillow=pillow,
+        )
+        return lambda: [batch[0].to(device.name) for batch in loader]
+
+    say(f"data path: {count(settings.samples, 'turn')} of {len(few.train):,} images, {workers} workers for torchvision")
+    works = {OWN: own, "torchvision, Pillow": torchvision(True), "torchvision, tensors": torchvision(False)}
+    timings = take_turns(works, settings.samples, finish=finisher(device))
+    rates = {name: len(few.train) / timing.median for name, timing in timings.items()}
+    return {
+        "images": len(few.train),
+        "workers": workers,
+        "images_per_second": rates,
+        "ratio_to_torchvision": rates[OWN] / max(rate for name, rate in rates.items() if name != OWN),
+        "seconds": {name: timing._asdict() for name, timing in timings.items()},
+    }
+
+
+class Stopwatch(SimpleProfiler):
+    """Seconds of `Trainer.fit`, and by Lightning's own bookkeeping those of each callback in it."""
+
+    seconds = 0.0
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        super().setup(stage, local_rank, log_dir)
+        self.began = time.perf_counter()
+
+    def describe(self) -> None:  # the last that fit does
+        self.seconds = time.perf_counter() - self.began
+
+    def spent_in(self, callback: type) -> float:
+        return sum(sum(took) for name, took in self.recorded_durations.items() if f"]{callback.__name__}." in name)
+
+
+def end_to_end(settings: BenchmarkSettings, images: ImageSet, device: Device, say: Say) -> dict[str, Any]:
+    """Whole epochs of a training, and what as many bare steps and bare validation passes take in the same process.
+
+    Bare means one resident batch, and the optimiser of the training. The share of attention logging is that of a
+    default CIFAR-10 run: of its pictures, at the speed that this network had here.
+    """
+    side = settings.image_size
+    values = settings.group("architecture") | {"image_size": [side, side], "data": "shapes", "epochs": settings.epochs}
+    say(f"end to end: {count(settings.epochs, 'epoch')} of {len(images.train):,} images ({images.description})")
+    stopwatch = Stopwatch()
+    with tempfile.TemporaryDirectory() as runs, contextlib.redirect_stdout(io.StringIO()):
+        chosen = TrainSettings.from_values(
+            values | {"batch_size": settings.batch_size, "device": device.name, "runs": runs}
+        )
+        train(chosen, {}, typed={}, began=time.time(), images=images, profiler=stopwatch)
+    data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=0)
+    say(f"end to end: {count(settings.samples, 'turn')} of a bare step and a bare validation batch")
+    timings = take_turns(_bare(chosen, data, device), settings.samples, finish=finisher(device))
+    resident = min(settings.batch_size, len(data.train))
+    images_seen = {"step": len(data.train), "validation": len(data.validation)}
+    bare = sum(settings.epochs * images_seen[name] / resident * timing.median for name, timing in timings.items())
+
+    logging = stopwatch.spent_in(AttentionLogger)
+    pictures = len(picture_steps(settings.epochs * len(data.train_dataloader())))
+    usual = TrainSettings()
+    rest = (stopwatch.seconds - logging) / (settings.epochs * len(data.train)) * usual.epochs * CIFAR_IMAGES
+    usual_pictures = len(picture_steps(usual.epochs * CIFAR_IMAGES // usual.batch_size)) * logging / pictures
+    return {
+        "end_to_end": {
+            "fraction_of_bare_step": bare / stopwatch.seconds,
+            "fraction_without_pictures": bare / (stopwatch.seconds - logging),
+            "fit_seconds": stopwatch.seconds,
+            "bare_seconds": bare,
+            "steps": settings.epochs * len(data.train_dataloader()),
+            "seconds": {name: timing._asdict() for name, timing in timings.items()},
+        },
+        "attention_logging": {
+            "share": usual_pictures / (usual_pictures + rest),
+            "share_of_this_run": logging / stopwatch.seconds,
+            "seconds_each": logging / pictures,
+            "times": pictures,
+        },
+    }
+
+
+def _bare(settings: TrainSettings, data: ImageData, device: Device) -> dict[str, Work]:
+    """A step and a validation batch of this training, and nothing around them."""
+    vit = ViT(image_size=settings.image_size, classes=CLASSES, **settings.group("model")).to(device.name)
+    module = classifier(vit, settings, data, device)
+    groups = parameter_groups(vit, lr=module.lr, muon_lr=module.muon_lr, weight_decay=module.weight_decay)
+    optimizer = MuonAdamW(groups, dtype=module.muon_dtype)
+    images, labels = (part[: settings.batch_size].to(device.name) for part in data.train.tensors)
+    images = normalize(images, data.mean, data.std)
+
+    def step() -> None:
+        vit.train()
+        with autocast(device):
+            loss = F.cross_entropy(vit(images).float(), labels, label_smoothing=module.label_smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def validate() -> None:
+        vit.eval()
+        inference(vit, images, device)()
+
+    return {"step": step, "validation": validate}
