@@ -1,7 +1,7 @@
 """What a network costs."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -79,8 +79,3 @@ class RecordProducts(TorchDispatchMode):
             left, right = args[-2:]  # before them, what is added
             self.counts[Product(Operand.of(left), Operand.of(right))] += 1
         return func(*args, **(kwargs or {}))
-
-
-def floor_seconds(counts: Mapping[Product, int], seconds: Mapping[Product, float]) -> float:
-    """What all products of a step take if each takes as long as alone."""
-    return sum(count * seconds[product] for product, count in counts.items())

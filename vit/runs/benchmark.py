@@ -13,6 +13,7 @@ import functools
 import importlib.metadata
 import io
 import json
+import logging
 import multiprocessing
 import os
 import platform
@@ -32,7 +33,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor, nn
 
 from vit.data import Augmentation, ImageData, ImageSet, Split, load_images, normalize
-from vit.evaluation.cost import RecordProducts, floor_seconds, forward_flops, parameter_count
+from vit.evaluation.cost import RecordProducts, forward_flops, parameter_count
 from vit.evaluation.timing import Timing, take_turns
 from vit.inspection.attention_logger import AttentionLogger, picture_steps
 from vit.model import ViT
@@ -54,6 +55,7 @@ SQUARE = {"cpu": 4096, "cuda": 8192}  # side of the product whose rate is the ce
 MEMORY_BATCH = 256
 DATA_IMAGES = 2560  # in one pass of the data path
 CIFAR_IMAGES = 45_000  # that a default run trains on
+PILOT = 3  # samples that decide which variant of a peer is compiled
 QUICK_STEPS = 6  # of the epoch that is timed end to end
 
 
@@ -69,8 +71,9 @@ class Contender:
     parameters: int = 0
     problem: str | None = None  # why it could not be measured
 
-    def __str__(self) -> str:
-        return f"{self.name}, {self.variant}"
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.variant
 
 
 def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
@@ -81,6 +84,7 @@ def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     console = plain_console()
     silence_unneeded()
     tune_allocator()
+    torch._logging.set_logs(all=logging.ERROR)  # compilers are talkative
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(
         True
     )  # else the plain kernel computes in float32, on CPUs too
@@ -130,25 +134,31 @@ def versions() -> dict[str, str | None]:
 # Training step and inference
 
 
-def contenders(architecture: Architecture, *, quick: bool, compiled: bool) -> list[Contender]:
-    """This ViT, with a class token too where a peer must have one, and every variant of every peer."""
+def contenders(architecture: Architecture, *, quick: bool) -> list[Contender]:
+    """This ViT, also with a class token if a peer must have one; each peer as installed and with explicit attention."""
     peers = {name: peer for name, peer in PEERS.items() if name in QUICK or not quick}
-    ways = [False, True] if compiled else [False]
     rows = []
-    for pool, class_token in (("mean", False), ("cls", True)):
+    for pool, variant, class_token in (("mean", "default", False), ("cls", "class token", True)):
         if any(peer.class_token == class_token for peer in peers.values()):
-            variant, tokens = "class token" if class_token else "default", architecture.patches + class_token
             own = functools.partial(this_vit, architecture, pool=pool)
-            rows.append(Contender(OWN, variant, tokens, own))
-            rows += [Contender(OWN, f"{variant}, compiled", tokens, own, True)] if compiled else []
+            rows.append(Contender(OWN, variant, architecture.patches + class_token, own))
     for name, peer in peers.items():
-        tokens = architecture.patches + peer.class_token
-        for explicit in [False] if peer.always_explicit else [False, True]:
-            for way in ways:
-                words = [EXPLICIT if explicit else INSTALLED] + (["compiled"] if way else [])
-                build = functools.partial(peer.build, architecture, explicit)
-                rows.append(Contender(name, ", ".join(words), tokens, build, way))
+        for variant in [INSTALLED] if peer.always_explicit else [INSTALLED, EXPLICIT]:
+            build = functools.partial(peer.build, architecture, variant == EXPLICIT)
+            rows.append(Contender(name, variant, architecture.patches + peer.class_token, build))
     return rows
+
+
+def to_compile(rows: list[Contender], timings: Mapping[tuple[str, str], Timing]) -> list[Contender]:
+    """Of each peer the faster variant, and this ViT: once more, compiled."""
+    fastest: dict[tuple[str, int], Contender] = {}
+    for row in sorted((row for row in rows if row.key in timings), key=lambda row: timings[row.key].median):
+        fastest.setdefault((row.name, row.tokens), row)
+    return [
+        dataclasses.replace(row, variant=f"{row.variant}, compiled", compiled=True)
+        for row in rows
+        if row in fastest.values()
+    ]
 
 
 def training_step(network: nn.Module, images: Tensor, labels: Tensor, device: Device) -> Work:
@@ -205,57 +215,65 @@ def speed(settings: BenchmarkSettings, device: Device, say: Say) -> dict[str, An
     """Training and inference of all contenders, and how near the training step comes to what the machine can do."""
     architecture = Architecture(**settings.group("architecture"))
     images, labels = batch(settings.batch_size, architecture, device)
-    rows = contenders(architecture, quick=settings.quick, compiled=settings.compiled)
+    rows, networks = [], {}
     step = functools.partial(training_step, images=images, labels=labels, device=device)
-    networks = {}
-    for index, row in enumerate(rows):
-        say(f"preparing {row}")
-        rows[index], networks[row.name, row.variant] = prepare(row, images, labels, device)
-    ready = {(row.name, row.variant): networks[row.name, row.variant] for row in rows if row.problem is None}
-    own = next(iter(ready.values()))
 
+    def prepare_all(more: list[Contender]) -> dict[tuple[str, str], Work]:
+        for row in more:
+            say(f"preparing {', '.join(row.key)}")
+            row, network = prepare(row, images, labels, device)
+            rows.append(row)
+            if row.problem is None:
+                networks[row.key] = network
+        return {name: step(network.train()) for name, network in networks.items()}
+
+    works = prepare_all(contenders(architecture, quick=settings.quick))
+    if settings.compiled:
+        pilot = take_turns(works, PILOT, finish=finisher(device))
+        works = prepare_all(to_compile(rows, pilot))
     side = SQUARE.get(device.name, 4096) // (2 if settings.quick else 1)
     left, right = (torch.randn(side, side, device=device.name).to(device.dtype) for _ in range(2))
-    works: dict[Any, Work] = {name: step(network.train()) for name, network in ready.items()}
     say(f"training: {count(settings.samples, 'turn')} of {len(works)} networks and a product of {side} × {side}")
-    timings = take_turns(works | {"square": lambda: left @ right}, settings.samples, finish=finisher(device))
-    square = timings.pop("square")
+    works["product", "square"] = lambda: left @ right
+    timings = take_turns(works, settings.samples, finish=finisher(device))
+    square = timings.pop(("product", "square"))
     training = compare(rows, timings, settings.batch_size)
 
-    works = {name: inference(network.eval(), images, device) for name, network in ready.items()}
+    works = {name: inference(network.eval(), images, device) for name, network in networks.items()}
     say(f"inference: {count(settings.samples, 'turn')} of {len(works)} networks")
     timings = take_turns(works, settings.samples, finish=finisher(device))
 
+    own = next(iter(networks.values())).train()
     say("products: each shape of a training step alone")
-    with RecordProducts() as recorded:
-        step(own.train())()
-    alone = take_turns(
-        {product: product.alone(device.name) for product in recorded.counts},
-        settings.samples,
-        finish=finisher(device),
-    )
+    products = products_alone(step(own), settings.samples, device)
     return {
         "training": training
         | ceiling(
             step_seconds=settings.batch_size / training["images_per_second"],
             step_flops=3 * settings.batch_size * forward_flops(own),  # type: ignore[arg-type]
             rate=2 * side**3 / square.median,
-            products_seconds=floor_seconds(
-                recorded.counts, {product: timing.median for product, timing in alone.items()}
-            ),
+            products_seconds=sum(product["times"] * product["seconds"] for product in products),
         ),
         "inference": compare(rows, timings, settings.batch_size),
-        "products": [
-            {
-                "left": product.left.shape,
-                "right": product.right.shape,
-                "times": times,
-                "seconds": alone[product].median,
-                "flops_per_second": product.flops / alone[product].median,
-            }
-            for product, times in recorded.counts.items()
-        ],
+        "products": products,
     }
+
+
+def products_alone(step: Work, samples: int, device: Device) -> list[dict[str, Any]]:
+    """Every distinct matrix product of a step: its shapes, how many times it occurs, and how fast it is by itself."""
+    with RecordProducts() as recorded:
+        step()
+    works = {product: product.alone(device.name) for product in recorded.counts}
+    return [
+        {
+            "left": product.left.shape,
+            "right": product.right.shape,
+            "times": recorded.counts[product],
+            "seconds": timing.median,
+            "flops_per_second": product.flops / timing.median,
+        }
+        for product, timing in take_turns(works, samples, finish=finisher(device)).items()
+    ]
 
 
 def ceiling(*, step_seconds: float, step_flops: float, rate: float, products_seconds: float) -> dict[str, float]:
@@ -278,11 +296,11 @@ def compare(rows: list[Contender], timings: Mapping[tuple[str, str], Timing], ba
 
     ratio_to_best_peer is the smallest of these. Ratios are None where no peer could be measured.
     """
-    own = {row.tokens: timings[OWN, row.variant].median for row in rows if row.name == OWN and not row.compiled}
+    own = {row.tokens: timings[row.key].median for row in rows if row.name == OWN and not row.compiled}
     table, ratios = [], {}
     for row in rows:
         known = {"name": row.name, "variant": row.variant, "tokens": row.tokens, "parameters": row.parameters}
-        timing = timings.get((row.name, row.variant))
+        timing = timings.get(row.key)
         if timing is None:
             table.append(known | {"problem": row.problem})
             continue
@@ -291,7 +309,7 @@ def compare(rows: list[Contender], timings: Mapping[tuple[str, str], Timing], ba
             known | {"images_per_second": batch_size / timing.median, "ratio": ratio, "seconds": timing._asdict()}
         )
         if row.name != OWN:
-            ratios[row.name, row.variant] = ratio
+            ratios[row.key] = ratio
     best = min(ratios, key=lambda name: ratios[name]) if ratios else None
     return {
         "images_per_second": batch_size / next(iter(own.values())),
