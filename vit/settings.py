@@ -344,13 +344,9 @@ class BenchmarkSettings(_Settings):
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
     samples: int = _key(20, "timings of each thing; a quarter for growth", "run", at_least=2, at_most=1_000)
     epochs: int = _key(2, "whole epochs that are timed end to end", "run", at_least=1, at_most=1_000)
-    quick: bool = _key(
-        False, "two minutes: timm and vit-pytorch, nothing compiled, at most 5 samples, few images", "run"
-    )
+    quick: bool = _key(False, "two minutes: few peers, samples and images, nothing compiled", "run")
     compiled: bool = _key(True, "try this network and its peers compiled too", "run")
-    data_root: str | None = _key(
-        None, "images as for data=folder; null: drawn by this program", "data", name="data.root"
-    )
+    data_root: str | None = _key(None, "images as for data=folder; null: are drawn", "data", name="data.root")
     output: str | None = _key(None, "write all figures to this JSON file", "output")
     plot: str | None = _key(None, "write a plot to this PNG file; null: beside output", "output")
 

@@ -22,6 +22,10 @@ class Timing(NamedTuple):
         low, _, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
         return cls(statistics.median(seconds), low, high, len(seconds))
 
+    def facts(self, images: int) -> dict[str, float]:
+        """Plain values, with the rate at which so many images were done."""
+        return {"images_per_second": images / self.median, **self._asdict()}
+
 
 def take_turns(
     works: Mapping[Name, Callable[[], object]],

@@ -15,7 +15,6 @@ import io
 import json
 import logging
 import multiprocessing
-import os
 import platform
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from vit.data import Augmentation, ImageData, ImageSet, Split, load_images, normalize
 from vit.evaluation.cost import RecordProducts, forward_flops, parameter_count
@@ -56,7 +56,7 @@ MEMORY_BATCH = 256
 DATA_IMAGES = 2560  # in one pass of the data path
 CIFAR_IMAGES = 45_000  # that a default run trains on
 PILOT = 3  # samples that decide which variant of a peer is compiled
-QUICK_STEPS = 6  # of the epoch that is timed end to end
+QUICK_SAMPLES, QUICK_STEPS = 5, 6  # at most; in the epoch that is timed end to end
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,36 @@ class Contender:
         return self.name, self.variant
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What every measurement needs: the settings, the device, and where to say what is going on."""
+
+    settings: BenchmarkSettings
+    device: Device
+    say: Say
+
+    @property
+    def architecture(self) -> Architecture:
+        return Architecture(**self.settings.group("architecture"))
+
+    def turns(self, what: str, works: Mapping[Any, Work], *, share: int = 1) -> dict[Any, Timing]:
+        """Time these in turns, as often as the settings say, or a share of it."""
+        samples = max(2, self.settings.samples // share)
+        self.say(f"{what}: {count(samples, 'turn')} of {len(works)}")
+        return take_turns(works, samples, finish=self.finish)
+
+    def finish(self) -> None:
+        """Wait until the device has done all that it was told."""
+        if self.device.name != "cpu":
+            getattr(torch, self.device.name).synchronize()
+
+
+def noise(size: int, side: int, device: Device) -> tuple[Tensor, Tensor]:
+    """Images float (B,3,H,W) and labels (B,)."""
+    images = torch.randn(size, 3, side, side, device=device.name)
+    return images, torch.randint(CLASSES, (size,), device=device.name)
+
+
 def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     """Measure, print, write what was asked for, and return all figures as plain values: seconds, bytes, shares of 1.
 
@@ -89,34 +119,27 @@ def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
         True
     )  # else the plain kernel computes in float32, on CPUs too
     if settings.quick:
-        settings = dataclasses.replace(settings, samples=min(5, settings.samples), epochs=1, compiled=False)
+        samples = min(QUICK_SAMPLES, settings.samples)
+        settings = dataclasses.replace(settings, samples=samples, epochs=1, compiled=False)
     device = choose(settings.device, "auto")
-    say = functools.partial(console.print, style=None)
-    say(f"{hardware(device.name)} · {device.precision}: {device.reason}")
-    images = _images(settings, say)
-    found = {
-        **speed(settings, device, say),
-        "memory": memory(settings, device, say),
-        "data": data_path(settings, images, device, say),
-        **end_to_end(settings, images, device, say),
-        "growth": growth(settings, device, say),
-        "machine": {
-            "hardware": hardware(device.name),
-            "threads": torch.get_num_threads(),
-            "precision": device.precision,
-            "reason": device.reason,
-            "system": platform.platform(),
-        },
-        "versions": versions(),
-        "settings": settings.values(),
+    bench = Bench(settings, device, console.print)
+    bench.say(f"{hardware(device.name)} · {device.precision}: {device.reason}")
+    images = _images(bench)
+    found = {**speed(bench), "memory": memory(bench), "data": data_path(bench, images), **end_to_end(bench, images)}
+    found |= {"growth": growth(bench), "versions": versions(), "settings": settings.values()}
+    found["machine"] = {
+        "hardware": hardware(device.name),
+        "threads": torch.get_num_threads(),
+        "precision": device.precision,
+        "system": platform.platform(),
     }
     for table in tables(found):
         console.print(table, soft_wrap=False)
-    if settings.output is not None:
-        Path(settings.output).expanduser().write_text(json.dumps(found, indent=2) + "\n")
-    picture = settings.plot or (settings.output and str(Path(settings.output).with_suffix(".png")))
-    if picture:
-        plot(found, Path(picture).expanduser())
+    output, picture = (Path(path).expanduser() if path else None for path in (settings.output, settings.plot))
+    if output:
+        output.write_text(json.dumps(found, indent=2) + "\n")
+    if picture or output:
+        plot(found, picture or output.with_suffix(".png"))  # type: ignore[union-attr]
     return found
 
 
@@ -124,10 +147,9 @@ def versions() -> dict[str, str | None]:
     """Of what is measured and what it runs on; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "commit": commit()}
     for package in ("torch", "lightning", *(peer.package for peer in PEERS.values())):
-        try:
+        found[package] = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
     return found
 
 
@@ -154,20 +176,24 @@ def to_compile(rows: list[Contender], timings: Mapping[tuple[str, str], Timing])
     fastest: dict[tuple[str, int], Contender] = {}
     for row in sorted((row for row in rows if row.key in timings), key=lambda row: timings[row.key].median):
         fastest.setdefault((row.name, row.tokens), row)
-    return [
-        dataclasses.replace(row, variant=f"{row.variant}, compiled", compiled=True)
-        for row in rows
-        if row in fastest.values()
-    ]
+    kept = [row for row in rows if row in fastest.values()]
+    return [dataclasses.replace(row, variant=f"{row.variant}, compiled", compiled=True) for row in kept]
 
 
 def training_step(network: nn.Module, images: Tensor, labels: Tensor, device: Device) -> Work:
     """Forward, loss, backward and optimiser on images float (B,C,H,W) and labels (B,): as a function."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+    return bare_step(network.train(), images, labels, optimizer, device)
+
+
+def bare_step(
+    network: nn.Module, images: Tensor, labels: Tensor, optimizer: Optimizer, device: Device, smoothing: float = 0.0
+) -> Work:
+    """The same with an optimiser at hand."""
 
     def step() -> None:
         with autocast(device):
-            loss = F.cross_entropy(network(images).float(), labels)
+            loss = F.cross_entropy(network(images).float(), labels, label_smoothing=smoothing)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -211,68 +237,53 @@ def prepare(contender: Contender, images: Tensor, labels: Tensor, device: Device
     return dataclasses.replace(contender, parameters=parameter_count(network)), network
 
 
-def speed(settings: BenchmarkSettings, device: Device, say: Say) -> dict[str, Any]:
+def speed(bench: Bench) -> dict[str, Any]:
     """Training and inference of all contenders, and how near the training step comes to what the machine can do."""
-    architecture = Architecture(**settings.group("architecture"))
-    images, labels = batch(settings.batch_size, architecture, device)
-    rows, networks = [], {}
-    step = functools.partial(training_step, images=images, labels=labels, device=device)
+    settings, device = bench.settings, bench.device
+    images, labels = noise(settings.batch_size, settings.image_size, device)
+    rows: list[Contender] = []
+    networks: dict[tuple[str, str], nn.Module] = {}
 
-    def prepare_all(more: list[Contender]) -> dict[tuple[str, str], Work]:
+    def steps_with(more: list[Contender]) -> dict[Any, Work]:
         for row in more:
-            say(f"preparing {', '.join(row.key)}")
-            row, network = prepare(row, images, labels, device)
-            rows.append(row)
-            if row.problem is None:
-                networks[row.key] = network
-        return {name: step(network.train()) for name, network in networks.items()}
+            bench.say(f"preparing {', '.join(row.key)}")
+            known, network = prepare(row, images, labels, device)
+            rows.append(known)
+            networks.update({row.key: network} if known.problem is None else {})
+        return {key: training_step(network, images, labels, device) for key, network in networks.items()}
 
-    works = prepare_all(contenders(architecture, quick=settings.quick))
+    works = steps_with(contenders(bench.architecture, quick=settings.quick))
     if settings.compiled:
-        pilot = take_turns(works, PILOT, finish=finisher(device))
-        works = prepare_all(to_compile(rows, pilot))
+        works = steps_with(to_compile(rows, take_turns(works, PILOT, finish=bench.finish)))
     side = SQUARE.get(device.name, 4096) // (2 if settings.quick else 1)
     left, right = (torch.randn(side, side, device=device.name).to(device.dtype) for _ in range(2))
-    say(f"training: {count(settings.samples, 'turn')} of {len(works)} networks and a product of {side} × {side}")
-    works["product", "square"] = lambda: left @ right
-    timings = take_turns(works, settings.samples, finish=finisher(device))
-    square = timings.pop(("product", "square"))
-    training = compare(rows, timings, settings.batch_size)
+    steps = bench.turns(f"training, and a product of {side}×{side}", works | {"square": lambda: left @ right})
+    works = {key: inference(network.eval(), images, device) for key, network in networks.items()}
+    inferences = bench.turns("inference", works)
 
-    works = {name: inference(network.eval(), images, device) for name, network in networks.items()}
-    say(f"inference: {count(settings.samples, 'turn')} of {len(works)} networks")
-    timings = take_turns(works, settings.samples, finish=finisher(device))
-
-    own = next(iter(networks.values())).train()
-    say("products: each shape of a training step alone")
-    products = products_alone(step(own), settings.samples, device)
-    return {
-        "training": training
-        | ceiling(
-            step_seconds=settings.batch_size / training["images_per_second"],
-            step_flops=3 * settings.batch_size * forward_flops(own),  # type: ignore[arg-type]
-            rate=2 * side**3 / square.median,
-            products_seconds=sum(product["times"] * product["seconds"] for product in products),
-        ),
-        "inference": compare(rows, timings, settings.batch_size),
-        "products": products,
-    }
+    own = networks[rows[0].key]
+    products = products_alone(bench, training_step(own, images, labels, device))
+    training = compare(rows, steps, settings.batch_size)
+    training |= ceiling(
+        step_seconds=settings.batch_size / training["images_per_second"],
+        step_flops=3 * settings.batch_size * forward_flops(own),  # type: ignore[arg-type]
+        rate=2 * side**3 / steps["square"].median,
+        products_seconds=sum(product["times"] * product["median"] for product in products),
+    )
+    return {"training": training, "inference": compare(rows, inferences, settings.batch_size), "products": products}
 
 
-def products_alone(step: Work, samples: int, device: Device) -> list[dict[str, Any]]:
-    """Every distinct matrix product of a step: its shapes, how many times it occurs, and how fast it is by itself."""
+def products_alone(bench: Bench, step: Work) -> list[dict[str, Any]]:
+    """Every distinct matrix product of a step: its shapes, its operations, how many times it occurs, its time alone."""
     with RecordProducts() as recorded:
         step()
-    works = {product: product.alone(device.name) for product in recorded.counts}
+    works = {product: product.alone(bench.device.name) for product in recorded.counts}
+    timings = bench.turns("each matrix product of a training step alone", works)
+    shapes = [{"left": product.left.shape, "right": product.right.shape, "flops": product.flops} for product in works]
+    times = recorded.counts.values()
     return [
-        {
-            "left": product.left.shape,
-            "right": product.right.shape,
-            "times": recorded.counts[product],
-            "seconds": timing.median,
-            "flops_per_second": product.flops / timing.median,
-        }
-        for product, timing in take_turns(works, samples, finish=finisher(device)).items()
+        {**shape, "times": n, **timing._asdict()}
+        for shape, n, timing in zip(shapes, times, timings.values(), strict=True)
     ]
 
 
@@ -291,45 +302,28 @@ def ceiling(*, step_seconds: float, step_flops: float, rate: float, products_sec
     }
 
 
-def compare(rows: list[Contender], timings: Mapping[tuple[str, str], Timing], batch_size: int) -> dict[str, Any]:
+def compare(rows: list[Contender], timings: Mapping[Any, Timing], batch_size: int) -> dict[str, Any]:
     """Images a second by medians, and how many times as fast this ViT is as each peer with as many tokens.
 
     ratio_to_best_peer is the smallest of these. Ratios are None where no peer could be measured.
     """
     own = {row.tokens: timings[row.key].median for row in rows if row.name == OWN and not row.compiled}
-    table, ratios = [], {}
+    ratios = {row.key: timings[row.key].median / own[row.tokens] for row in rows if row.key in timings}
+    table: list[dict[str, Any]] = []
     for row in rows:
         known = {"name": row.name, "variant": row.variant, "tokens": row.tokens, "parameters": row.parameters}
-        timing = timings.get(row.key)
-        if timing is None:
-            table.append(known | {"problem": row.problem})
-            continue
-        ratio = timing.median / own[row.tokens]
-        table.append(
-            known | {"images_per_second": batch_size / timing.median, "ratio": ratio, "seconds": timing._asdict()}
-        )
-        if row.name != OWN:
-            ratios[row.key] = ratio
-    best = min(ratios, key=lambda name: ratios[name]) if ratios else None
+        if row.key in timings:
+            table.append({**known, "ratio": ratios[row.key], **timings[row.key].facts(batch_size)})
+        else:
+            table.append({**known, "problem": row.problem})
+    best = min((key for key in ratios if key[0] != OWN), key=lambda key: ratios[key], default=None)
     return {
-        "images_per_second": batch_size / next(iter(own.values())),
+        "images_per_second": table[0]["images_per_second"],
         "ratio_to_best_peer": ratios[best] if best else None,
         "best_peer": ", ".join(best) if best else None,
         "ratio_to_timm_as_installed": ratios.get(("timm", INSTALLED)),
         "contenders": table,
     }
-
-
-def batch(size: int, architecture: Architecture, device: Device) -> tuple[Tensor, Tensor]:
-    """Noise float (B,3,H,W) and labels (B,)."""
-    side = architecture.image_size
-    images = torch.randn(size, 3, side, side, device=device.name)
-    return images, torch.randint(CLASSES, (size,), device=device.name)
-
-
-def finisher(device: Device) -> Work:
-    """What waits until the device has done all that it was told."""
-    return {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.name, lambda: None)
 
 
 # Memory and growth
@@ -340,7 +334,7 @@ def peak_memory(name: str, architecture: Architecture, batch_size: int, device: 
     tune_allocator()
     before = _peak_so_far(device)
     network = this_vit(architecture) if name == OWN else PEERS[name].build(architecture, False)
-    step = training_step(network.to(device.name), *batch(batch_size, architecture, device), device)
+    step = training_step(network.to(device.name), *noise(batch_size, architecture.image_size, device), device)
     step()
     step()
     return _peak_so_far(device) - before
@@ -366,37 +360,32 @@ def in_fresh_process(name: str, architecture: Architecture, batch_size: int, dev
             return None
 
 
-def memory(settings: BenchmarkSettings, device: Device, say: Say) -> dict[str, Any]:
+def memory(bench: Bench) -> dict[str, Any]:
     """Peak memory of training at batch 256, in bytes, of this ViT and of every peer as installed."""
-    architecture = Architecture(**settings.group("architecture"))
-    size = settings.batch_size if settings.quick else MEMORY_BATCH
+    size = bench.settings.batch_size if bench.settings.quick else MEMORY_BATCH
     peaks = {}
-    for name in [OWN, *(QUICK if settings.quick else PEERS)]:
-        say(f"memory: {name} at batch {size}, in a process of its own")
-        peaks[name] = in_fresh_process(name, architecture, size, device)
-    own, timm = peaks[OWN], peaks.get("timm")
+    for name in [OWN, *(QUICK if bench.settings.quick else PEERS)]:
+        bench.say(f"memory: {name} at batch {size}, in a process of its own")
+        peaks[name] = in_fresh_process(name, bench.architecture, size, bench.device)
+    own, timm = peaks[OWN], peaks["timm"]
     return {"batch_size": size, "bytes": peaks, "ratio_to_timm": own / timm if own and timm else None}
 
 
-def growth_points(architecture: Architecture, batch_size: int, *, quick: bool) -> dict[str, tuple[Architecture, int]]:
-    """Architectures and batches that differ from the given ones in one number, named by it; only those that can be."""
-    a, points = architecture, {"as above": (architecture, batch_size)}
-    for size in (batch_size // 4, batch_size // 2, 2 * batch_size):
-        points[f"batch {size}"] = (a, size)
-    changes = {
-        "depth": (a.depth // 3, 2 * a.depth // 3, 2 * a.depth),
-        "dim": (a.dim // 2, 2 * a.dim),
-        "heads": (a.heads // 4, a.heads // 2, 2 * a.heads),
-        "patch_size": (2 * a.patch_size, a.patch_size // 2),
-        "image_size": (2 * a.image_size, 3 * a.image_size),
-    }
+def growth_points(a: Architecture, batch_size: int, *, quick: bool) -> dict[str, tuple[Architecture, int]]:
+    """Architectures and batches that differ from the given ones in one number, named by it; only those that can be.
+
+    If quick, only smaller batches and less depth.
+    """
+    batches = [batch_size // 4, batch_size // 2, *([] if quick else [2 * batch_size])]
+    changes: dict[str, tuple[int, ...]] = {"depth": (a.depth // 3, 2 * a.depth // 3)}
+    if not quick:
+        changes["depth"] += (2 * a.depth,)
+        changes |= {"dim": (a.dim // 2, 2 * a.dim), "heads": (a.heads // 4, a.heads // 2, 2 * a.heads)}
+        changes |= {"patch_size": (2 * a.patch_size, a.patch_size // 2)}
+        changes |= {"image_size": (2 * a.image_size, 3 * a.image_size)}
+    points = {"as above": (a, batch_size)} | {f"batch {size}": (a, size) for size in batches}
     for key, values in changes.items():
-        for value in values:
-            points[f"{key} {value}"] = (a._replace(**{key: value}), batch_size)
-    if quick:
-        points = {name: points[name] for name in points if name.startswith(("as", "batch", "depth"))}
-        points.pop(f"batch {2 * batch_size}")
-        points.pop(f"depth {2 * a.depth}", None)
+        points |= {f"{key} {value}": (a._replace(**{key: value}), batch_size) for value in values}
     return {name: (a, size) for name, (a, size) in points.items() if size and _valid(a)}
 
 
@@ -404,40 +393,30 @@ def _valid(a: Architecture) -> bool:
     return 0 not in a and a.dim % a.heads == 0 and a.dim % 4 == 0 and a.image_size % a.patch_size == 0
 
 
-def growth(settings: BenchmarkSettings, device: Device, say: Say) -> list[dict[str, Any]]:
+def growth(bench: Bench) -> list[dict[str, Any]]:
     """What a training step of this ViT costs, and its peak memory, where one number of it differs."""
-    points = growth_points(Architecture(**settings.group("architecture")), settings.batch_size, quick=settings.quick)
-    peaks, works = {}, {}
+    points = growth_points(bench.architecture, bench.settings.batch_size, quick=bench.settings.quick)
+    rows, works = [], {}
     for name, (architecture, size) in points.items():
-        say(f"growth: {name}, memory in a process of its own")
-        peaks[name] = in_fresh_process(OWN, architecture, size, device)
-        if peaks[name] is not None:  # else it would end this process too
-            network = this_vit(architecture).to(device.name)
-            works[name] = training_step(network, *batch(size, architecture, device), device)
-    samples = max(2, settings.samples // 4)
-    say(f"growth: {count(samples, 'turn')} of {len(works)} training steps")
-    timings = take_turns(works, samples, finish=finisher(device))
-    return [
-        {
-            "name": name,
-            **architecture._asdict(),
-            "batch_size": size,
-            "bytes": peaks[name],
-            "images_per_second": size / timings[name].median if name in timings else None,
-            "seconds": timings[name]._asdict() if name in timings else None,
-        }
-        for name, (architecture, size) in points.items()
-    ]
+        bench.say(f"growth: {name}, memory in a process of its own")
+        peak = in_fresh_process(OWN, architecture, size, bench.device)
+        rows.append({"name": name, **architecture._asdict(), "batch_size": size, "bytes": peak})
+        if peak is not None:  # else it would end this process too
+            network = this_vit(architecture).to(bench.device.name)
+            works[name] = training_step(network, *noise(size, architecture.image_size, bench.device), bench.device)
+    timings = bench.turns("growth", works, share=4)
+    return [row | (timings[row["name"]].facts(row["batch_size"]) if row["name"] in timings else {}) for row in rows]
 
 
 # Images, and a whole training
 
 
-def _images(settings: BenchmarkSettings, say: Say) -> ImageSet:
+def _images(bench: Bench) -> ImageSet:
     """Without masks, which torchvision would not carry along; few test images, whose score is no part of this."""
+    settings = bench.settings
     source = "shapes" if settings.data_root is None else "folder"
-    side = settings.image_size
-    images = load_images(source, root=Path(settings.data_root or "data"), image_size=(side, side), say=say)
+    side = (settings.image_size, settings.image_size)
+    images = load_images(source, root=Path(settings.data_root or "data"), image_size=side, say=bench.say)
     used = 10 * QUICK_STEPS * settings.batch_size // 9 if settings.quick else len(images.train)
     return dataclasses.replace(images, train=_first(images.train, used), test=_first(images.test, 256))
 
@@ -446,40 +425,27 @@ def _first(split: Split, images: int) -> Split:
     return Split(split.images[:images], split.labels[:images])
 
 
-def data_path(settings: BenchmarkSettings, images: ImageSet, device: Device, say: Say) -> dict[str, Any]:
+def data_path(bench: Bench, images: ImageSet) -> dict[str, Any]:
     """Images a second, augmented and normalised, of this project and of torchvision in a `DataLoader` with workers."""
     few = dataclasses.replace(images, train=_first(images.train, DATA_IMAGES))
-    data = ImageData(few, validation=0, batch_size=settings.batch_size, seed=0)
+    data = ImageData(few, validation=0, batch_size=bench.settings.batch_size, seed=0)
     augmentation = Augmentation(trivial=True, erasing=0.25)
-    workers = os.cpu_count() or 1
 
     def own() -> None:
         for batch in data.train_dataloader():
-            pixels, labels = (part.to(device.name) for part in batch)
+            pixels, labels = (part.to(bench.device.name) for part in batch)
             normalize(augmentation(pixels, labels, classes=len(images.classes)).images, data.mean, data.std)
 
-    def torchvision(pillow: bool) -> Work:
-        loader = torchvision_loader(
-            few.train,
-            augmentation,
-            mean=data.mean,
-            std=data.std,
-            batch_size=settings.batch_size,
-            workers=workers,
-            pillow=pillow,
-        )
-        return lambda: [batch[0].to(device.name) for batch in loader]
-
-    say(f"data path: {count(settings.samples, 'turn')} of {len(few.train):,} images, {workers} workers for torchvision")
-    works = {OWN: own, "torchvision, Pillow": torchvision(True), "torchvision, tensors": torchvision(False)}
-    timings = take_turns(works, settings.samples, finish=finisher(device))
-    rates = {name: len(few.train) / timing.median for name, timing in timings.items()}
+    works: dict[str, Work] = {OWN: own}
+    for name, pillow in (("torchvision, Pillow", True), ("torchvision, tensors", False)):
+        loader = torchvision_loader(few.train, augmentation, data, pillow=pillow)
+        works[name] = lambda loader=loader: [batch[0].to(bench.device.name) for batch in loader]  # type: ignore[misc]
+    timings = bench.turns(f"data path, {len(few.train):,} images", works)
+    ratio = min(timings[name].median for name in works if name != OWN) / timings[OWN].median
     return {
         "images": len(few.train),
-        "workers": workers,
-        "images_per_second": rates,
-        "ratio_to_torchvision": rates[OWN] / max(rate for name, rate in rates.items() if name != OWN),
-        "seconds": {name: timing._asdict() for name, timing in timings.items()},
+        "ratio_to_torchvision": ratio,
+        "pipelines": {name: timing.facts(len(few.train)) for name, timing in timings.items()},
     }
 
 
@@ -499,48 +465,35 @@ class Stopwatch(SimpleProfiler):
         return sum(sum(took) for name, took in self.recorded_durations.items() if f"]{callback.__name__}." in name)
 
 
-def end_to_end(settings: BenchmarkSettings, images: ImageSet, device: Device, say: Say) -> dict[str, Any]:
+def end_to_end(bench: Bench, images: ImageSet) -> dict[str, Any]:
     """Whole epochs of a training, and what as many bare steps and bare validation passes take in the same process.
 
     Bare means one resident batch, and the optimiser of the training. The share of attention logging is that of a
     default CIFAR-10 run: of its pictures, at the speed that this network had here.
     """
-    side = settings.image_size
-    values = settings.group("architecture") | {"image_size": [side, side], "data": "shapes", "epochs": settings.epochs}
-    say(f"end to end: {count(settings.epochs, 'epoch')} of {len(images.train):,} images ({images.description})")
-    stopwatch = Stopwatch()
+    settings, stopwatch = bench.settings, Stopwatch()
+    bench.say(f"end to end: {count(settings.epochs, 'epoch')} of {len(images.train):,} images ({images.description})")
+    values = settings.group("architecture") | {"image_size": 2 * [settings.image_size], "data": "shapes"}
+    values |= {"batch_size": settings.batch_size, "epochs": settings.epochs, "device": bench.device.name}
     with tempfile.TemporaryDirectory() as runs, contextlib.redirect_stdout(io.StringIO()):
-        chosen = TrainSettings.from_values(
-            values | {"batch_size": settings.batch_size, "device": device.name, "runs": runs}
-        )
+        chosen = TrainSettings.from_values(values | {"runs": runs})
         train(chosen, {}, typed={}, began=time.time(), images=images, profiler=stopwatch)
     data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=0)
-    say(f"end to end: {count(settings.samples, 'turn')} of a bare step and a bare validation batch")
-    timings = take_turns(_bare(chosen, data, device), settings.samples, finish=finisher(device))
-    resident = min(settings.batch_size, len(data.train))
-    images_seen = {"step": len(data.train), "validation": len(data.validation)}
-    bare = sum(settings.epochs * images_seen[name] / resident * timing.median for name, timing in timings.items())
+    timings = bench.turns("a bare step and a bare validation batch", _bare(chosen, data, bench.device))
+    batches = {"step": len(data.train), "validation": len(data.validation)}
+    resident, steps = min(settings.batch_size, len(data.train)), settings.epochs * len(data.train_dataloader())
+    bare = sum(settings.epochs * batches[name] / resident * timing.median for name, timing in timings.items())
 
-    logging = stopwatch.spent_in(AttentionLogger)
-    pictures = len(picture_steps(settings.epochs * len(data.train_dataloader())))
-    usual = TrainSettings()
-    rest = (stopwatch.seconds - logging) / (settings.epochs * len(data.train)) * usual.epochs * CIFAR_IMAGES
-    usual_pictures = len(picture_steps(usual.epochs * CIFAR_IMAGES // usual.batch_size)) * logging / pictures
+    logging, times = stopwatch.spent_in(AttentionLogger), len(picture_steps(steps))
+    rest, usual = stopwatch.seconds - logging, TrainSettings()
+    usual_rest = rest / (settings.epochs * len(data.train)) * usual.epochs * CIFAR_IMAGES
+    usual_logging = len(picture_steps(usual.epochs * CIFAR_IMAGES // usual.batch_size)) * logging / times
+    found = {"fraction_of_bare_step": bare / stopwatch.seconds, "fraction_without_pictures": bare / rest}
+    found |= {"fit_seconds": stopwatch.seconds, "bare_seconds": bare, "steps": steps}
+    logged = {"share": usual_logging / (usual_logging + usual_rest), "share_of_this_run": logging / stopwatch.seconds}
     return {
-        "end_to_end": {
-            "fraction_of_bare_step": bare / stopwatch.seconds,
-            "fraction_without_pictures": bare / (stopwatch.seconds - logging),
-            "fit_seconds": stopwatch.seconds,
-            "bare_seconds": bare,
-            "steps": settings.epochs * len(data.train_dataloader()),
-            "seconds": {name: timing._asdict() for name, timing in timings.items()},
-        },
-        "attention_logging": {
-            "share": usual_pictures / (usual_pictures + rest),
-            "share_of_this_run": logging / stopwatch.seconds,
-            "seconds_each": logging / pictures,
-            "times": pictures,
-        },
+        "end_to_end": found | {name: timing.facts(resident) for name, timing in timings.items()},
+        "attention_logging": logged | {"seconds_each": logging / times, "times": times},
     }
 
 
@@ -549,20 +502,8 @@ def _bare(settings: TrainSettings, data: ImageData, device: Device) -> dict[str,
     vit = ViT(image_size=settings.image_size, classes=CLASSES, **settings.group("model")).to(device.name)
     module = classifier(vit, settings, data, device)
     groups = parameter_groups(vit, lr=module.lr, muon_lr=module.muon_lr, weight_decay=module.weight_decay)
-    optimizer = MuonAdamW(groups, dtype=module.muon_dtype)
     images, labels = (part[: settings.batch_size].to(device.name) for part in data.train.tensors)
-    images = normalize(images, data.mean, data.std)
-
-    def step() -> None:
-        vit.train()
-        with autocast(device):
-            loss = F.cross_entropy(vit(images).float(), labels, label_smoothing=module.label_smoothing)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    def validate() -> None:
-        vit.eval()
-        inference(vit, images, device)()
-
-    return {"step": step, "validation": validate}
+    images, optimizer = normalize(images, data.mean, data.std), MuonAdamW(groups, dtype=module.muon_dtype)
+    step = bare_step(vit, images, labels, optimizer, device, module.label_smoothing)
+    infer = inference(vit, images, device)
+    return {"step": lambda: (vit.train(), step()), "validation": lambda: (vit.eval(), infer())}

@@ -40,47 +40,41 @@ def _networks(found: Found) -> Table:
 
 
 def _rate(row: Found) -> str:
-    seconds = row["seconds"]
-    spread = (seconds["high"] - seconds["low"]) / 2 / seconds["median"]
+    spread = (row["high"] - row["low"]) / 2 / row["median"]
     return f"{row['images_per_second']:,.0f} ±{100 * spread:.0f}%"
 
 
 def _shares(found: Found) -> Table:
     training, inference, memory = found["training"], found["inference"], found["memory"]
-    data, end = found["data"], found["end_to_end"]
-    torchvision = max(rate for name, rate in data["images_per_second"].items() if name.startswith("torchvision"))
-    own = next(iter(data["images_per_second"].values()))
+    data, end, logging = found["data"], found["end_to_end"], found["attention_logging"]
+    own, *others = (pipeline["images_per_second"] for pipeline in data["pipelines"].values())
+    rate = f"{training['square_flops_per_second'] / 1e9:,.0f} GFLOP/s"
+    shares = {
+        f"training, against the best peer ({training['best_peer']})": _times(training["ratio_to_best_peer"]),
+        "training, against timm as installed": _times(training["ratio_to_timm_as_installed"]),
+        f"inference, against the best peer ({inference['best_peer']})": _times(inference["ratio_to_best_peer"]),
+        f"training, of the rate of one large product ({rate})": _percent(training["fraction_of_ceiling"]),
+        "the same, if only its products took time": _percent(training["fraction_of_ceiling_at_floor"]),
+        f"data path, {own:,.0f} images/s, torchvision {max(others):,.0f}": _times(data["ratio_to_torchvision"]),
+        f"bare work in a training of {end['steps']} steps": _percent(end["fraction_of_bare_step"]),
+        "the same, pictures of attention apart": _percent(end["fraction_without_pictures"]),
+        "attention logging in a default CIFAR-10 run": _percent(logging["share"]),
+        f"peak memory at batch {memory['batch_size']}, against timm": _times(memory["ratio_to_timm"]),
+    }
+    shares |= {f"peak memory: {name}": _mebibytes(peak) for name, peak in memory["bytes"].items()}
     table = _table("In one number each", "what", "")
-    for what, value in (
-        (f"training, against the best peer ({training['best_peer']})", _times(training["ratio_to_best_peer"])),
-        ("training, against timm as installed", _times(training["ratio_to_timm_as_installed"])),
-        (f"inference, against the best peer ({inference['best_peer']})", _times(inference["ratio_to_best_peer"])),
-        (
-            f"training, of the rate of one large product ({training['square_flops_per_second'] / 1e9:,.0f} GFLOP/s)",
-            _percent(training["fraction_of_ceiling"]),
-        ),
-        ("the same, if only its products took time", _percent(training["fraction_of_ceiling_at_floor"])),
-        (
-            f"data path ({own:,.0f} images a second), against torchvision ({torchvision:,.0f})",
-            _times(data["ratio_to_torchvision"]),
-        ),
-        (f"bare work in a training of {end['steps']} steps", _percent(end["fraction_of_bare_step"])),
-        ("the same, pictures of attention apart", _percent(end["fraction_without_pictures"])),
-        ("attention logging in a default CIFAR-10 run", _percent(found["attention_logging"]["share"])),
-        (f"peak memory at batch {memory['batch_size']}, against timm", _times(memory["ratio_to_timm"])),
-    ):
-        table.add_row(what, value)
-    for name, peak in memory["bytes"].items():
-        table.add_row(f"peak memory: {name}", "-" if peak is None else _mebibytes(peak))
+    for row in shares.items():
+        table.add_row(*row)
     return table
 
 
 def _growth(found: Found) -> Table:
-    table = _table("A training step of this ViT, one number changed", "", "ms", "images/s", "peak memory")
+    table = _table("A training step, one number changed", "this ViT", "ms", "images/s", "peak memory")
     for point in found["growth"]:
-        peak, rate = point["bytes"], point["images_per_second"]
-        cells = ["-", "-"] if rate is None else [f"{1000 * point['seconds']['median']:,.0f}", f"{rate:,.0f}"]
-        table.add_row(point["name"], *cells, "too much" if peak is None else _mebibytes(peak))
+        rate = (
+            [f"{1000 * point['median']:,.0f}", f"{point['images_per_second']:,.0f}"] if "median" in point else ["", ""]
+        )
+        table.add_row(point["name"], *rate, _mebibytes(point["bytes"]))
     return table
 
 
@@ -92,8 +86,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+def _mebibytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:,.0f} MiB"
 
 
 def plot(found: Found, file: Path) -> None:
@@ -102,24 +96,19 @@ def plot(found: Found, file: Path) -> None:
     axes = figure.subplots(1, 3)
     for axis, part in zip(axes, ("training", "inference"), strict=False):
         rows = [row for row in reversed(found[part]["contenders"]) if "problem" not in row]
-        size, names = found["settings"]["batch_size"], [f"{row['name']}, {row['variant']}" for row in rows]
-        rates = [row["images_per_second"] for row in rows]
+        names, rates = [f"{row['name']}, {row['variant']}" for row in rows], [row["images_per_second"] for row in rows]
         away = [
-            [abs(size / row["seconds"][end] - rate) for row, rate in zip(rows, rates, strict=True)]
-            for end in ("high", "low")
+            [abs(row["median"] / row[end] - 1) * row["images_per_second"] for row in rows] for end in ("high", "low")
         ]
         axis.barh(names, rates, xerr=away, color=["C1" if row["name"] == rows[-1]["name"] else "C0" for row in rows])
         axis.set(title=part, xlabel="images a second")
     axes[1].set_yticklabels([])
-    base, *points = found["growth"]
+    base, *points = [point for point in found["growth"] if "median" in point]
     for key in ("batch_size", "depth", "dim", "heads", "patch_size", "image_size"):
-        line = sorted(
-            (p[key] / base[key], p) for p in [base, *points] if p["seconds"] and (p is base or p[key] != base[key])
-        )
-        cost = [p["seconds"]["median"] / base["seconds"]["median"] for _, p in line]
-        axes[2].plot([factor for factor, _ in line], cost, marker="o", label=key)
-    axes[2].set(
-        title="a training step as one number grows", xlabel="factor", ylabel="times as long", xscale="log", yscale="log"
-    )
+        line = [base, *(point for point in points if point[key] != base[key])]
+        cost = sorted((point[key] / base[key], point["median"] / base["median"]) for point in line)
+        axes[2].plot(*zip(*cost, strict=True), marker="o", label=key)
+    title = "a training step as one number grows"
+    axes[2].set(title=title, xlabel="factor", ylabel="times as long", xscale="log", yscale="log")
     axes[2].legend()
     figure.savefig(file, dpi=100)

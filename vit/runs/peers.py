@@ -5,16 +5,18 @@ the place of a fused kernel. What no library can be told to leave out stays: see
 augmenting, an image at a time.
 """
 
+import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, Dataset
+from torchvision.models import VisionTransformer
 from torchvision.transforms import v2
 
-from vit.data import Augmentation, Split
+from vit.data import Augmentation, ImageData, Split
 from vit.model import ViT
 
 CLASSES = 10
@@ -27,16 +29,17 @@ class Architecture(NamedTuple):
     depth: int
     heads: int
     patch_size: int
-    mlp_ratio: float
     image_size: int
+    mlp_ratio: float
 
     @property
     def patches(self) -> int:
         return (self.image_size // self.patch_size) ** 2
 
-    @property
-    def hidden(self) -> int:
-        return int(self.dim * self.mlp_ratio)
+    def named(self, names: str) -> dict[str, Any]:
+        """The first five, the number of classes and, if it is named too, the MLP's hidden width, as a library calls them."""
+        hidden = int(self.dim * self.mlp_ratio)
+        return dict(zip(names.split(), (*self[:5], CLASSES, hidden), strict=False))
 
 
 def this_vit(size: Architecture, *, pool: str = "mean") -> ViT:
@@ -47,20 +50,11 @@ def timm_vit(size: Architecture, explicit: bool) -> nn.Module:
     from timm.layers import set_fused_attn, use_fused_attn
     from timm.models.vision_transformer import VisionTransformer
 
+    sizes = size.named("embed_dim depth num_heads patch_size img_size num_classes")
     before = use_fused_attn()
     set_fused_attn(before and not explicit)  # read while layers are built
     try:
-        return VisionTransformer(
-            img_size=size.image_size,
-            patch_size=size.patch_size,
-            num_classes=CLASSES,
-            global_pool="avg",
-            embed_dim=size.dim,
-            depth=size.depth,
-            num_heads=size.heads,
-            mlp_ratio=size.mlp_ratio,
-            class_token=False,
-        )
+        return VisionTransformer(**sizes, mlp_ratio=size.mlp_ratio, global_pool="avg", class_token=False)
     finally:
         set_fused_attn(before)
 
@@ -68,86 +62,46 @@ def timm_vit(size: Architecture, explicit: bool) -> nn.Module:
 def vit_pytorch_vit(size: Architecture, explicit: bool) -> nn.Module:
     from vit_pytorch import ViT
 
-    return ViT(
-        image_size=size.image_size,
-        patch_size=size.patch_size,
-        num_classes=CLASSES,
-        dim=size.dim,
-        depth=size.depth,
-        heads=size.heads,
-        mlp_dim=size.hidden,
-        dim_head=size.dim // size.heads,
-        pool="mean",
-    )
+    sizes = size.named("dim depth heads patch_size image_size num_classes mlp_dim")
+    return ViT(**sizes, dim_head=size.dim // size.heads, pool="mean")
 
 
 def vit_pytorch_simple_vit(size: Architecture, explicit: bool) -> nn.Module:
     from vit_pytorch import SimpleViT
 
-    return SimpleViT(
-        image_size=size.image_size,
-        patch_size=size.patch_size,
-        num_classes=CLASSES,
-        dim=size.dim,
-        depth=size.depth,
-        heads=size.heads,
-        mlp_dim=size.hidden,
-        dim_head=size.dim // size.heads,
-    )
+    sizes = size.named("dim depth heads patch_size image_size num_classes mlp_dim")
+    return SimpleViT(**sizes, dim_head=size.dim // size.heads)
 
 
 def torchvision_vit(size: Architecture, explicit: bool) -> nn.Module:
-    from torchvision.models import VisionTransformer
-
-    network = VisionTransformer(
-        image_size=size.image_size,
-        patch_size=size.patch_size,
-        num_layers=size.depth,
-        num_heads=size.heads,
-        hidden_dim=size.dim,
-        mlp_dim=size.hidden,
-        num_classes=CLASSES,
-    )
-    return PlainKernel(network) if explicit else network
+    sizes = size.named("hidden_dim num_layers num_heads patch_size image_size num_classes mlp_dim")
+    network = VisionTransformer(**sizes)
+    return Through(network, plain_kernel) if explicit else network
 
 
 def transformers_vit(size: Architecture, explicit: bool) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(  # type: ignore[call-arg]
-        hidden_size=size.dim,
-        num_hidden_layers=size.depth,
-        num_attention_heads=size.heads,
-        intermediate_size=size.hidden,
-        image_size=size.image_size,
-        patch_size=size.patch_size,
-        num_labels=CLASSES,
-        attn_implementation="eager" if explicit else None,
-    )
-    return Logits(ViTForImageClassification(config))
+    names = "hidden_size num_hidden_layers num_attention_heads patch_size image_size num_labels intermediate_size"
+    attention: dict[str, Any] = {"attn_implementation": "eager"} if explicit else {}
+    config = ViTConfig(**size.named(names), **attention)
+    return Through(ViTForImageClassification(config), lambda network, images: network(images).logits)
 
 
-class PlainKernel(nn.Module):
-    """A network whose `scaled_dot_product_attention` is the plain one: (B,C,H,W) → (B,K)."""
+class Through(nn.Module):
+    """A network called in a way that gives logits: (B,C,H,W) → (B,K)."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, way: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.way = network, way
 
     def forward(self, images: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return self.network(images)
+        return self.way(self.network, images)
 
 
-class Logits(nn.Module):
-    """The logits of a network that returns more: (B,C,H,W) → (B,K)."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images).logits
+def plain_kernel(network: nn.Module, images: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return network(images)
 
 
 class Peer(NamedTuple):
@@ -183,27 +137,11 @@ class OneByOne(Dataset):
         return self.transform(self.images[index]), self.labels[index]
 
 
-def torchvision_loader(
-    split: Split,
-    augmentation: Augmentation,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch_size: int,
-    workers: int,
-    pillow: bool,
-) -> DataLoader:
-    """Batches of float32 (B,C,H,W): torchvision crops, flips, applies TrivialAugment, normalises and erases."""
-    transform = v2.Compose(
-        [
-            v2.RandomCrop(split.images.shape[2:], padding=augmentation.crop, padding_mode="reflect"),
-            v2.RandomHorizontalFlip(),
-            v2.TrivialAugmentWide(),
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(mean, std),
-            v2.RandomErasing(augmentation.erasing, value="random"),
-        ]
-    )
+def torchvision_loader(split: Split, augmentation: Augmentation, data: ImageData, *, pillow: bool) -> DataLoader:
+    """Batches float32 (B,C,H,W) from a worker a core: torchvision crops, flips, applies TrivialAugment and erases."""
+    crop = v2.RandomCrop(split.images.shape[2:], padding=augmentation.crop, padding_mode="reflect")
+    before = [crop, v2.RandomHorizontalFlip(), v2.TrivialAugmentWide(), v2.ToImage()]
+    after = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std)]
+    transform = v2.Compose([*before, *after, v2.RandomErasing(augmentation.erasing, value="random")])
     images = OneByOne(split, transform, pillow=pillow)
-    return DataLoader(images, batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    return DataLoader(images, data.batch_size, shuffle=True, num_workers=os.cpu_count() or 1, persistent_workers=True)
