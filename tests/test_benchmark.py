@@ -223,7 +223,7 @@ def test_the_whole_program(
     tables = lines[next(index for index, line in enumerate(lines) if line.startswith("Images a second")) :]
     assert max(map(len, tables)) <= 80
     assert any("not installed" in line for line in tables)
-    assert any(line.startswith("training: 2 turns") for line in lines)
+    assert any(line.startswith("training, ") and "2 turns of" in line for line in lines)
     assert any(line.startswith("growth: batch 4") for line in lines)
 
 

@@ -37,7 +37,7 @@ class Architecture(NamedTuple):
         return (self.image_size // self.patch_size) ** 2
 
     def named(self, names: str) -> dict[str, Any]:
-        """The first five, the number of classes and, if it is named too, the MLP's hidden width, as a library calls them."""
+        """The first five, the number of classes and, if named too, the MLP's hidden width, as a library calls them."""
         hidden = int(self.dim * self.mlp_ratio)
         return dict(zip(names.split(), (*self[:5], CLASSES, hidden), strict=False))
 
