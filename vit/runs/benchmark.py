@@ -479,7 +479,9 @@ def end_to_end(bench: Bench, images: ImageSet) -> dict[str, Any]:
         chosen = TrainSettings.from_values(values | {"runs": runs})
         train(chosen, {}, typed={}, began=time.time(), images=images, profiler=stopwatch)
     data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=0)
-    timings = bench.turns("a bare step and a bare validation batch", _bare(chosen, data, bench.device))
+    timings = bench.turns(
+        "a bare step and a bare validation batch", _bare(chosen, data, len(images.classes), bench.device)
+    )
     batches = {"step": len(data.train), "validation": len(data.validation)}
     resident, steps = min(settings.batch_size, len(data.train)), settings.epochs * len(data.train_dataloader())
     bare = sum(settings.epochs * batches[name] / resident * timing.median for name, timing in timings.items())
@@ -497,9 +499,9 @@ def end_to_end(bench: Bench, images: ImageSet) -> dict[str, Any]:
     }
 
 
-def _bare(settings: TrainSettings, data: ImageData, device: Device) -> dict[str, Work]:
+def _bare(settings: TrainSettings, data: ImageData, classes: int, device: Device) -> dict[str, Work]:
     """A step and a validation batch of this training, and nothing around them."""
-    vit = ViT(image_size=settings.image_size, classes=CLASSES, **settings.group("model")).to(device.name)
+    vit = ViT(image_size=settings.image_size, classes=classes, **settings.group("model")).to(device.name)
     module = classifier(vit, settings, data, device)
     groups = parameter_groups(vit, lr=module.lr, muon_lr=module.muon_lr, weight_decay=module.weight_decay)
     images, labels = (part[: settings.batch_size].to(device.name) for part in data.train.tensors)
