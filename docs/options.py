@@ -1,4 +1,4 @@
-"""What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py prints the table.
+"""What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py writes the table.
 
 DATA is a CIFAR-10 folder or zip as for data=folder. Every option (or those named) learns for three passes, with seeds
 0, 1 and 2, from 10,000 training images, always the same ones, and is judged by the cross-entropy of the usual 5,000
@@ -29,6 +29,8 @@ from vit.settings import TrainSettings
 from vit.training.precision import choose
 
 FILE = Path(__file__).with_name("options.json")
+PAGE = Path(__file__).with_name("options.md")
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 IMAGES, PASSES, SEEDS = 10_000, 3, (0, 1, 2)
 
 DEFAULT = "default"
@@ -40,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "similarity=cosine": {"similarity": "cosine"},
     "registers=4": {"registers": 4},
     "drop_path=0.1": {"drop_path": 0.1},
+    "init=mimetic": {"init": "mimetic"},
     "trivial_augment=true": {"trivial_augment": True},
     "erasing=0.25": {"erasing": 0.25},
     "mixup=0.8": {"mixup": 0.8},
@@ -49,24 +52,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pool=sequence": {"pool": "sequence"},
     "position=rope similarity=cosine": {"position": "rope", "similarity": "cosine"},
 }
-
-
-def mimetic(vit: ViT) -> None:
-    """Trockman & Kolter 2023 (arXiv 2305.09828): Wqᵀ Wk ≈ 0.7 Z + 0.7 I for each head, and Wproj Wv ≈ 0.4 Z - 0.4 I."""
-
-    def factors(noise: float, identity: float, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        u, s, v = torch.linalg.svd(noise * torch.randn(dim, dim) / dim**0.5 + identity * torch.eye(dim))
-        root = s[:rank].sqrt()
-        return u[:, :rank] * root, root[:, None] * v[:rank]
-
-    for layer in vit.layers:
-        attention: Any = layer.attention
-        dim, heads = attention.proj.in_features, attention.heads
-        pairs = [factors(0.7, 0.7, dim // heads) for _ in range(heads)]
-        left, right = factors(0.4, -0.4, dim)
-        with torch.no_grad():
-            attention.qkv.weight.copy_(torch.cat([*(q.T for q, _ in pairs), *(k for _, k in pairs), right]))
-            attention.proj.weight.copy_(left)
 
 
 def layer_scale(vit: ViT) -> None:
@@ -97,7 +82,6 @@ def rope_beside_sincos(vit: ViT) -> None:
 # Tried, and no part of the project: what is done to the network after it is built.
 TRIED: dict[str, Callable[[ViT], None]] = {
     "rope beside sincos": rope_beside_sincos,
-    "mimetic initialisation": mimetic,
     "layer scale": layer_scale,
 }
 
@@ -114,7 +98,7 @@ def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None
         accelerator=device.name,
         precision=device.precision,  # type: ignore[arg-type]
         max_epochs=settings.epochs,
-        callbacks=averaging(settings),
+        callbacks=averaging(settings, device),
         check_val_every_n_epoch=settings.epochs,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
@@ -155,7 +139,8 @@ def table() -> str:
     results = json.loads(FILE.read_text())
     rows = ["| option | cross-entropy | difference | accuracy |", "|---|---|---|---|"]
     base = results[DEFAULT]
-    for name, by_seed in results.items():
+    order = [name for name in (*OPTIONS, *TRIED) if name in results]
+    for name, by_seed in ((name, results[name]) for name in order):
         loss = [by_seed[seed]["loss"] for seed in base]
         difference = [by_seed[seed]["loss"] - base[seed]["loss"] for seed in base]
         error = statistics.stdev(difference) / len(difference) ** 0.5
@@ -169,4 +154,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         measure(Path(sys.argv[1]), sys.argv[2:] or [*OPTIONS, *TRIED])
     else:
-        print(table())
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}")

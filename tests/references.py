@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from vit.data.augmentation import draw_crop_and_flip, take
 from vit.model import MultiHeadSelfAttention, ViT, attention
 
 Weights = Mapping[str, np.ndarray]
@@ -35,6 +36,11 @@ def tiny_vit(**changes: object) -> ViT:
     vit = ViT(**sizes | changes)
     randomize(vit)
     return vit.eval()
+
+
+def crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> Tensor:
+    """What augmentation does by default."""
+    return take(images, *draw_crop_and_flip(images, crop=crop, flip=flip))
 
 
 def use_kernel(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torchvision.datasets import CIFAR10
+from torchvision.datasets import CIFAR10, CIFAR100
 
 from vit.data import cifar
-from vit.data.cifar import cifar10
+from vit.data.cifar import cifar10, cifar100
 from vit.settings import UserError
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -252,3 +252,40 @@ def test_something_else_is_sent_to_data_folder(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "test").mkdir()
     assert "data=folder" in refusal(tmp_path)
+
+
+def test_cifar100_has_its_hundred_fine_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On six images in the layout of the real archive: one file a half, fine and coarse labels."""
+    fine = [f"class {number:02d}" for number in range(100)]
+
+    def half(batch: int) -> bytes:
+        labels = [99, 0, 42, 7, 7, 98]
+        content = {"data": pixels(batch)[:6], "fine_labels": labels, "coarse_labels": [0] * 6}
+        return pickle.dumps(content, protocol=2)
+
+    files = {"train": half(0), "test": half(1), "meta": pickle.dumps({"fine_label_names": fine}, protocol=2)}
+
+    class Tiny100(CIFAR100):
+        train_list = [["train", md5(files["train"])]]  # noqa: RUF012
+        test_list = [["test", md5(files["test"])]]  # noqa: RUF012
+        meta = {"filename": "meta", "key": "fine_label_names", "md5": md5(files["meta"])}  # noqa: RUF012
+
+    monkeypatch.setattr(cifar, "CIFAR100", Tiny100)
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    images = cifar100(tmp_path)
+    assert images.description == "CIFAR-100"
+    assert images.classes == tuple(fine)
+    assert images.train.labels.tolist() == [99, 0, 42, 7, 7, 98]
+    assert torch.equal(images.train.images, torch.from_numpy(pixels(0)[:6]).view(6, 3, 32, 32))
+    assert torch.equal(images.test.images, torch.from_numpy(pixels(1)[:6]).view(6, 3, 32, 32))
+    (folder / "meta").unlink()
+    with pytest.raises(UserError, match="cifar-100-python/meta is missing"):
+        cifar100(tmp_path)
+
+
+def test_cifar100_that_is_nowhere_is_one_line_of_advice(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"CIFAR-100 is not in .* put cifar-100-python.tar.gz into"):
+        cifar100(tmp_path, url="http://127.0.0.1:9/x", say=lambda line: None)

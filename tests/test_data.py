@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader
 from torchvision.transforms.v2 import functional as torchvision
 
-from vit.data import ImageData, ImageSet, Split, crop_and_flip, normalize
+from tests.references import crop_and_flip
+from vit.data import ImageData, ImageSet, Split, datamodule, load_images, normalize
 from vit.data.datamodule import channel_statistics, derived_seed
 from vit.settings import TrainSettings, UserError
 
@@ -247,3 +248,39 @@ def test_D8_D9_batches_come_from_memory_without_processes_and_workers_stay_betwe
     assert data.train_dataloader().dataset.images.shape == (32, 3, 4, 4)
     data.workers = 1
     assert data.train_dataloader().persistent_workers
+
+
+def masked(count: int = 40, *size: int) -> ImageSet:
+    """Images that are white on the object and black elsewhere: a large box, each at a place of its own."""
+    masks = torch.zeros(count, *size, dtype=torch.bool)
+    for number, mask in enumerate(masks):
+        mask[2 + number // 8 : 12 + number // 8, 2 + number % 8 : 14 + number % 8] = True
+    split = Split(255 * masks[:, None].byte().expand(-1, 3, -1, -1), torch.arange(count) % 3, masks)
+    return ImageSet("boxes", ("a", "b", "c"), train=split, test=split)
+
+
+def test_masks_stay_with_their_images_through_the_split_and_into_the_batches():
+    data = ImageData(masked(40, 24, 24), validation=10, batch_size=8, seed=0)
+    assert [len(part.tensors[2]) for part in (data.train, data.validation)] == [30, 10]
+    for loader in (data.train_dataloader(), data.val_dataloader()):
+        batches = list(loader)
+        assert sum(len(labels) for _, labels, _ in batches) == len(loader.dataset)
+        for images, _, masks in batches:
+            assert masks.dtype == torch.bool
+            assert torch.equal(images, 255 * masks[:, None].byte().expand(-1, 3, -1, -1))
+
+
+def test_where_the_source_knows_no_masks_a_batch_has_none():
+    assert [len(batch) for batch in image_data().train_dataloader()] == [2] * 4
+
+
+@pytest.mark.parametrize("image_size", [(24, 24), (48, 48), (36, 20), (8, 8)])
+def test_masks_are_resized_with_their_images(image_size: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(datamodule, "shapes", lambda: masked(40, 24, 24))
+    split = load_images("shapes", image_size=image_size).train
+    assert split.masks is not None
+    assert split.masks.shape == (40, *image_size)
+    assert split.masks.dtype == torch.bool
+    edge = (split.images[:, 0] > 30) & (split.images[:, 0] < 225)  # a mixture of the two
+    white = split.images[:, 0] > 127
+    assert torch.equal(split.masks[~edge], white[~edge])

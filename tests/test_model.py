@@ -1,6 +1,7 @@
 """The network from outside: what goes in, what comes out, and what can be seen of it."""
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.references import noise, randomize, tiny_vit, use_kernel
-from vit.model import MLP, Attention, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
-from vit.model.attention import EXPLICIT_TOKENS
+from vit.model import MLP, Attention, EncoderLayer, MultiHeadSelfAttention, PatchEmbedding, ViT, attention_kernel
+from vit.model.attention import EXPLICIT_TOKENS, SIMILARITIES
+from vit.model.initialization import INITS
 from vit.model.pooling import POOLS
 from vit.model.position import POSITIONS
 from vit.settings import TrainSettings
@@ -21,10 +23,26 @@ from vit.settings import TrainSettings
 IMAGES = noise(3, 3, 8, 8)
 EACH_POOL = pytest.mark.parametrize("pool", POOLS)
 EACH_POSITION = pytest.mark.parametrize("position", POSITIONS)
+OPTIONS: list[dict[str, object]] = [
+    {"pool": "cls"},
+    {"pool": "sequence"},
+    {"position": "learned"},
+    {"position": "rope"},
+    {"position": "none"},
+    {"registers": 3},
+    {"similarity": "cosine"},
+    {"drop_path": 0.5},
+    {"qkv_bias": False},
+    {"init": "mimetic"},
+]
+PAIRS = [one | other for one, other in itertools.combinations(OPTIONS, 2) if one.keys() != other.keys()]
+EACH_OPTION = pytest.mark.parametrize("options", OPTIONS, ids=str)
+EACH_PAIR = pytest.mark.parametrize("options", [*OPTIONS, *PAIRS], ids=str)
+EACH_KERNEL = pytest.mark.parametrize("kernel", ["explicit", "fused"])
 
 
 def tensors_of(seen: Attention) -> list[Tensor]:
-    return [*seen.maps, seen.logits, seen.readout, seen.features]
+    return [*seen.maps, *seen.tokens, seen.logits, seen.readout, seen.features]
 
 
 def tokens_before_pool(vit: ViT) -> Tensor:
@@ -34,18 +52,31 @@ def tokens_before_pool(vit: ViT) -> Tensor:
     return vit.norm(x)
 
 
-@EACH_POOL
-@EACH_POSITION
-@pytest.mark.parametrize("kernel", ["explicit", "fused"])
+@EACH_PAIR
+@EACH_KERNEL
 def test_V8_logits_are_the_same_with_and_without_maps(
-    pool: str, position: str, kernel: str, monkeypatch: pytest.MonkeyPatch
-):
+    options: dict, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_kernel(kernel, monkeypatch)
-    vit = tiny_vit(pool=pool, position=position)
+    vit = tiny_vit(**options)
     logits = vit(IMAGES)
     assert logits.shape == (3, 5)
     assert logits.std() > 0.1
     assert_close(vit.attend(IMAGES).logits, logits, atol=1e-5, rtol=0)
+
+
+@EACH_PAIR
+def test_every_option_has_an_effect_also_beside_another(options: dict) -> None:
+    vit = tiny_vit(**options).train()
+    for name in options.keys() - {"init"}:  # where weights begin: see test_parity
+        without = tiny_vit(**{key: value for key, value in options.items() if key != name}).train()
+        shapes = {key: value.shape for key, value in without.state_dict().items()}
+        same = {key: value for key, value in vit.state_dict().items() if value.shape == shapes.get(key)}
+        without.load_state_dict(same, strict=False)  # the same weights, where both have them
+        torch.manual_seed(1)
+        logits = vit(IMAGES)
+        torch.manual_seed(1)
+        assert not torch.allclose(logits, without(IMAGES), atol=1e-4), name
 
 
 @pytest.mark.parametrize("look", [torch.no_grad, torch.inference_mode, nullcontext])
@@ -83,15 +114,12 @@ def test_maps_times_values_are_the_layers_output(kernel: str, monkeypatch: pytes
     assert_close(layer(x), expected, atol=1e-5, rtol=0)
 
 
-@EACH_POOL
-@EACH_POSITION
-@pytest.mark.parametrize("qkv_bias", [True, False])
-@pytest.mark.parametrize("kernel", ["explicit", "fused"])
-def test_V4_every_parameter_gets_a_gradient(
-    pool: str, position: str, qkv_bias: bool, kernel: str, monkeypatch: pytest.MonkeyPatch
-):
+@EACH_PAIR
+@EACH_KERNEL
+def test_V4_every_parameter_gets_a_gradient(options: dict, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernel(kernel, monkeypatch)
-    vit = tiny_vit(pool=pool, position=position, qkv_bias=qkv_bias).train()
+    vit = tiny_vit(**options).train()
+    torch.manual_seed(0)  # for what drop_path drops
     F.cross_entropy(vit(IMAGES), torch.arange(3)).backward()
     gradients = {}
     for name, parameter in vit.named_parameters():
@@ -102,7 +130,21 @@ def test_V4_every_parameter_gets_a_gradient(
         elif name != "pool.score.bias":  # for the same reason
             gradients[name] = parameter.grad
     assert [name for name, gradient in gradients.items() if gradient is None or gradient.abs().max() < 1e-5] == []
-    assert ("layers.1.attention.qkv.bias of q" in gradients) == qkv_bias
+    assert ("layers.1.attention.qkv.bias of q" in gradients) == options.get("qkv_bias", True)
+
+
+@EACH_PAIR
+def test_number_of_parameters_is_that_of_the_formula(options: dict) -> None:
+    dim, depth, heads, hidden, patches, patch, classes = 16, 2, 4, 32, 16, 12, 5
+    tokens = patches + (options.get("pool") == "cls")
+    per_layer = 4 * dim  # norms
+    per_layer += 3 * dim * dim + 3 * dim * options.get("qkv_bias", True) + dim * dim + dim
+    per_layer += dim * hidden + hidden + hidden * dim + dim
+    per_layer += heads * (options.get("similarity") == "cosine")
+    outside = patch * dim + dim + 2 * dim + dim * classes + classes
+    outside += dim * (options.get("pool") == "cls") + dim * (options.get("pool") == "sequence")
+    outside += tokens * dim * (options.get("position") == "learned") + dim * options.get("registers", 0)
+    assert sum(p.numel() for p in tiny_vit(**options).parameters()) == depth * per_layer + outside
 
 
 def test_V4_values_alone_leave_the_map_unchanged():
@@ -126,19 +168,47 @@ def test_V17_first_loss_is_that_of_a_guess(pool: str, classes: int):
     assert F.cross_entropy(vit(IMAGES), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(classes))
 
 
+@pytest.mark.parametrize("options", [*OPTIONS, *(pair for pair in PAIRS if pair.get("pool") == "cls")], ids=str)
+def test_V17_every_option_learns_from_where_it_begins(options: dict) -> None:
+    torch.manual_seed(0)
+    vit = ViT(**{"image_size": 8, "patch_size": 2, "dim": 16, "depth": 2, "heads": 4, "classes": 5} | options)
+    labels = torch.arange(3)
+    optimizer = torch.optim.AdamW(vit.parameters(), lr=0.01)
+    for _ in range(50):
+        optimizer.zero_grad()
+        torch.manual_seed(0)  # drop_path drops the same half-layers each time
+        loss = F.cross_entropy(vit(IMAGES), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.9  # the best guess without looking: ln 3 = 1.1
+
+
 @EACH_POOL
-def test_readout_weighs_the_normalized_tokens(pool: str):
-    vit = tiny_vit(pool=pool)
+@pytest.mark.parametrize("registers", [0, 3])
+def test_readout_weighs_the_normalized_tokens(pool: str, registers: int) -> None:
+    vit = tiny_vit(pool=pool, registers=registers)
     seen = vit.attend(IMAGES)
     tokens = tokens_before_pool(vit)
+    assert tokens.shape == (3, registers + (17 if pool == "cls" else 16), 16)
     assert_close(seen.readout.sum(1), torch.ones(3))
+    first = vit.pool.prefix_tokens  # the class token stands before the registers
+    assert seen.readout[:, first : first + registers].count_nonzero() == 0
     assert_close(torch.einsum("bt,btd->bd", seen.readout, tokens), seen.features, atol=1e-5, rtol=0)
     assert_close(vit.head(seen.features), seen.logits)
+    read = torch.cat([seen.readout[:, :first], seen.readout[:, first + registers :]], dim=1)
     expected = {"mean": torch.full((16,), 1 / 16), "cls": torch.eye(17)[0]}
     if pool in expected:
-        assert_close(seen.readout, expected[pool].expand(3, -1))
+        assert_close(read, expected[pool].expand(3, -1))
     else:
-        assert seen.readout.std(dim=1).min() > 0.01  # learned: not even
+        assert read.std(dim=1).min() > 0.01  # learned: not even
+
+
+def test_tokens_are_what_each_layer_leaves() -> None:
+    vit = tiny_vit(depth=3)
+    x = vit.embed(IMAGES)
+    for layer, left in zip(vit.layers, vit.attend(IMAGES).tokens, strict=True):
+        x = layer(x)
+        assert_close(left, x, atol=1e-5, rtol=0)
 
 
 def test_edit_sees_each_layer_and_may_leave_it():
@@ -168,9 +238,9 @@ def test_edit_can_knock_out_a_head(layer: int, head: int):
     assert_close(edited.logits, vit(IMAGES), atol=1e-5, rtol=0)
 
 
-@EACH_POOL
-def test_gradient_flows_through_every_map(pool: str):
-    seen = tiny_vit(pool=pool).attend(IMAGES)
+@EACH_OPTION
+def test_gradient_flows_through_every_map(options: dict) -> None:
+    seen = tiny_vit(**options).attend(IMAGES)
     gradients = torch.autograd.grad(seen.logits[:, 0].sum(), seen.maps)
     for gradient, weights in zip(gradients, seen.maps, strict=True):
         assert gradient.shape == weights.shape
@@ -178,9 +248,9 @@ def test_gradient_flows_through_every_map(pool: str):
         assert (gradient.abs().amax(dim=(2, 3)) > 1e-6).all()  # of every head for every image
 
 
-@EACH_POOL
-def test_what_is_seen_is_float32_under_autocast(pool: str):
-    vit = tiny_vit(pool=pool)
+@EACH_OPTION
+def test_what_is_seen_is_float32_under_autocast(options: dict) -> None:
+    vit = tiny_vit(**options)
     expected = vit.attend(IMAGES)
     with torch.autocast("cpu", torch.bfloat16):
         assert vit(IMAGES).dtype == torch.bfloat16
@@ -240,10 +310,49 @@ def test_image_need_not_be_square(pool: str, position: str):
     assert changed.nonzero().tolist() == [[vit.prefix_tokens + 1 * 6 + 4]]
 
 
-def test_position_makes_order_matter():
-    for position in POSITIONS:
-        vit = tiny_vit(position=position)
-        assert not torch.allclose(vit(IMAGES), vit(IMAGES.roll(2, dims=3)), atol=1e-3), position
+@EACH_POSITION
+def test_position_makes_order_matter_and_none_does_not(position: str) -> None:
+    vit = tiny_vit(position=position)
+    patches = IMAGES.unflatten(3, (4, 2))
+    moved = patches[:, :, :, [2, 0, 3, 1]].flatten(3)  # columns of patches, neither rolled nor flipped
+    assert torch.allclose(vit(IMAGES), vit(moved), atol=1e-5) == (position == "none")
+
+
+def test_registers_act_on_the_patches_but_have_no_place() -> None:
+    vit = tiny_vit(registers=3, position="learned")
+    assert vit.position.embedding.shape == (1, 16, 16)
+    before = vit(IMAGES)
+    with torch.no_grad():
+        vit.registers.copy_(vit.registers[:, [2, 0, 1]])
+        assert_close(vit(IMAGES), before, atol=1e-5, rtol=0)  # a set
+        vit.registers.mul_(3)
+    assert not torch.allclose(vit(IMAGES), before, atol=1e-3)
+
+
+def test_registers_begin_apart() -> None:
+    registers = ViT(registers=4).registers[0]
+    assert torch.cdist(registers, registers).add(torch.eye(4)).min() > 0.1
+
+
+def test_drop_path_leaves_out_whole_half_layers_of_each_image_by_itself() -> None:
+    layer = EncoderLayer(16, 4, drop_path=0.25).train()
+    randomize(layer)
+    x = noise(1, 7, 16).expand(4000, -1, -1)
+    attended = layer.attention(layer.norm1(x[:1]))
+    torch.manual_seed(0)
+    first = layer.drop_path(attended.expand(4000, -1, -1))
+    kept = (first != 0).flatten(1).any(1)
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.03)
+    assert_close(first[kept], (attended / 0.75).expand(int(kept.sum()), -1, -1))
+    outputs = {tuple(out.flatten()[:4].tolist()) for out in layer(x).detach().round(decimals=3)}
+    assert len(outputs) == 4  # both halves, one of them, none
+    assert torch.equal(layer.eval()(x[:2]), layer(x[:2]))
+
+
+def test_drop_path_rises_evenly_to_the_last_layer() -> None:
+    rates = [layer.drop_path.p for layer in ViT(depth=5, drop_path=0.2).layers]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    assert ViT(depth=1, drop_path=0.2).layers[0].drop_path.p == 0.2
 
 
 @pytest.mark.parametrize(
@@ -253,7 +362,12 @@ def test_position_makes_order_matter():
         pytest.param({"patch_size": 5}, r"patch_size=5 .*image_size=\(8, 8\)", id="V7 patch"),
         pytest.param({"image_size": (8, 9)}, r"patch_size=2 .*image_size=\(8, 9\)", id="V7 one side"),
         pytest.param({"pool": "max"}, r"pool=max .*mean cls sequence", id="pool"),
-        pytest.param({"position": "none"}, r"position=none .*learned sincos", id="position"),
+        pytest.param({"position": "sine"}, r"position=sine .*learned sincos rope none", id="position"),
+        pytest.param({"init": "kaiming"}, r"init=kaiming .*xavier mimetic", id="init"),
+        pytest.param({"similarity": "euclid"}, r"similarity=euclid .*dot cosine", id="similarity"),
+        pytest.param({"drop_path": 1.0}, r"drop_path=1.0 is not .* below 1", id="drop_path"),
+        pytest.param({"registers": -1}, r"registers=-1 is negative", id="registers"),
+        pytest.param({"position": "rope", "heads": 8}, r"by 4, not dim / heads = 2", id="rope"),
         pytest.param({"position": "sincos", "dim": 6, "heads": 2}, r"by 4, not dim=6", id="sincos"),
     ],
 )
@@ -279,16 +393,17 @@ def test_choices_and_defaults_are_those_of_the_settings():
     table = TrainSettings.fields()
     assert set(table["pool"].metadata["key"].choices) == set(POOLS)
     assert set(table["position"].metadata["key"].choices) == set(POSITIONS)
+    assert set(table["similarity"].metadata["key"].choices) == set(SIMILARITIES)
+    assert set(table["init"].metadata["key"].choices) == set(INITS)
     defaults = {name: parameter.default for name, parameter in inspect.signature(ViT).parameters.items()}
     shared = (defaults.keys() & table.keys()) - {"image_size"}  # a side here, two numbers there
-    assert len(shared) == 10
+    assert len(shared) == 14
     assert {name: defaults[name] for name in shared} == {name: table[name].default for name in shared}
 
 
-@EACH_POOL
-@EACH_POSITION
-def test_V16_nothing_is_float64(pool: str, position: str):
-    vit = tiny_vit(pool=pool, position=position)
+@EACH_PAIR
+def test_V16_nothing_is_float64(options: dict) -> None:
+    vit = tiny_vit(**options)
     kept = [*vit.parameters(), *vit.buffers(), *tensors_of(vit.attend(IMAGES))]
     assert {value.dtype for value in kept} == {torch.float32}
 
@@ -306,10 +421,9 @@ def test_C3_compile_changes_no_key(monkeypatch: pytest.MonkeyPatch):
     vit.load_state_dict(tiny_vit().state_dict())
 
 
-@EACH_POOL
-@EACH_POSITION
-def test_weights_carry_all_that_was_learned_and_nothing_else(pool: str, position: str):
-    vit, other = (tiny_vit(pool=pool, position=position) for _ in range(2))
+@EACH_PAIR
+def test_weights_carry_all_that_was_learned_and_nothing_else(options: dict) -> None:
+    vit, other = (tiny_vit(**options) for _ in range(2))
     assert vit.state_dict().keys() == {name for name, _ in vit.named_parameters()}
     randomize(other, seed=1)
     assert not torch.allclose(vit(IMAGES), other(IMAGES), atol=1e-3)

@@ -164,6 +164,84 @@ def test_sincos_equals_its_formula(grid: tuple[int, int], prefix_tokens: int):
     assert_close(position(x) - x, torch.from_numpy(expected).float().expand(2, -1, -1), atol=1e-6, rtol=0)
 
 
+@KERNELS
+@pytest.mark.parametrize("prefix_tokens", [0, 2])
+def test_rope_equals_turning_complex_numbers(prefix_tokens: int, kernel: str, monkeypatch: pytest.MonkeyPatch):
+    """Heo et al. 2024, equations 5 and 8: channel pairs as complex numbers, frequencies 100 ** (-t / (d/4))."""
+    use_kernel(kernel, monkeypatch)
+    grid, heads, width = (2, 3), 2, 8
+    layer = MultiHeadSelfAttention(16, heads, rotary_grid=grid, prefix_tokens=prefix_tokens)
+    randomize(layer)
+    x = noise(1, prefix_tokens + 6, 16)
+    weights = weights_of(layer)
+    projected = x[0].double().numpy() @ weights["qkv.weight"].T + weights["qkv.bias"]
+    angles = np.zeros((prefix_tokens + 6, width // 2))
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            for t in range(width // 4):
+                frequency = 100 ** (-t / (width // 4))
+                token = angles[prefix_tokens + row * grid[1] + column]
+                token[t], token[width // 4 + t] = row * frequency, column * frequency
+    expected = []
+    for head in range(heads):
+        q, k = (projected[:, start + head * width :][:, :width] for start in (0, 16))
+        q, k = ((part[:, : width // 2] + 1j * part[:, width // 2 :]) * np.exp(1j * angles) for part in (q, k))
+        expected.append(softmax((q @ k.conj().T).real / np.sqrt(width)))
+    with torch.no_grad():
+        output, maps = layer.attend(x)
+        assert_close(layer(x), output, atol=1e-5, rtol=0)
+    assert_close(maps[0].double(), torch.from_numpy(np.stack(expected)), atol=1e-5, rtol=0)
+
+
+def test_rope_sees_only_how_far_apart_patches_lie():
+    layer = MultiHeadSelfAttention(16, 2, rotary_grid=(4, 5))
+    randomize(layer)
+    q, k = layer.comparable(*(noise(1, 2, 1, 8, seed=seed).expand(-1, -1, 20, -1) for seed in (1, 2)))
+    similarity = (q @ k.mT).unflatten(3, (4, 5)).unflatten(2, (4, 5))
+    assert_close(similarity[:, :, 0, 0, 2, 3], similarity[:, :, 1, 1, 3, 4])
+    assert_close(similarity[:, :, 3, 4, 1, 1], similarity[:, :, 2, 3, 0, 0])
+    assert not torch.allclose(similarity[:, :, 0, 0, 2, 3], similarity[:, :, 0, 0, 3, 2], atol=0.01)
+
+
+@KERNELS
+def test_cosine_similarity_equals_its_formula(kernel: str, monkeypatch: pytest.MonkeyPatch):
+    use_kernel(kernel, monkeypatch)
+    layer = MultiHeadSelfAttention(16, 2, similarity="cosine")
+    assert layer.log_scale.exp().flatten().tolist() == pytest.approx([10, 10])
+    randomize(layer)
+    layer.log_scale.data = torch.tensor([np.log(3.0), 6.0], dtype=torch.float32).view(2, 1, 1)  # the second is bounded
+    x = noise(2, 7, 16)
+    q, k, v = layer.split_heads(x)
+    cosine = F.cosine_similarity(q.unsqueeze(3), k.unsqueeze(2), dim=4)
+    expected = (cosine * torch.tensor([3.0, 100.0]).view(2, 1, 1)).softmax(3)
+    output, maps = layer.attend(x)
+    assert_close(maps, expected, atol=1e-4, rtol=0)
+    assert_close(output, layer.combine_heads(expected @ v), atol=1e-4, rtol=0)
+    assert_close(layer(x), output, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        layer.qkv.weight[:32] *= 5
+        layer.qkv.bias[:32] *= 5
+    assert_close(layer.attend(x)[1], maps, atol=1e-4, rtol=0)  # only directions count
+
+
+def test_mimetic_attention_begins_near_the_identity():
+    """Trockman & Kolter 2023: Wqᵀ Wk near 0.7 Z + 0.7 I of a head's rank, Wproj Wv near 0.4 Z - 0.4 I."""
+    torch.manual_seed(0)
+    attention = ViT(dim=64, depth=1, heads=4, init="mimetic").layers[0].attention
+    q, k, v = attention.qkv.weight.detach().chunk(3)
+    through = (attention.proj.weight.detach() @ v).numpy()
+    assert np.diag(through).mean() == pytest.approx(-0.4, abs=0.03)
+    assert (through - np.diag(np.diag(through))).std() == pytest.approx(0.4 / 8, rel=0.1)
+    for head in range(4):
+        own = slice(16 * head, 16 * head + 16)
+        product = q[own].T @ k[own]
+        assert torch.linalg.matrix_rank(product) == 16
+        strengths = torch.linalg.svdvals(product)[:16]
+        assert strengths.min() > 0.7
+        assert strengths.max() < 0.7 * 3.2  # the largest of 0.7 Z + 0.7 I
+        assert product.trace() > 5  # of noise alone: about 0
+
+
 def test_sequence_pool_equals_its_formula():
     pool = SequencePool(16)
     randomize(pool)

@@ -75,7 +75,20 @@ def whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return only_run(runs)
 
 
-@pytest.mark.parametrize("extra", [[], ["optimizer=adamw", "dropout=0.1", "attention_dropout=0.1", "pool=cls"]])
+EVERYTHING = "position=rope similarity=cosine registers=2 drop_path=0.3 pool=sequence ema=0.9"
+STRONG = "trivial_augment=true erasing=0.5 mixup=0.5 cutmix=1 augment_until=0.7"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        ["optimizer=adamw", "dropout=0.1", "attention_dropout=0.1", "pool=cls"],
+        EVERYTHING.split(),
+        STRONG.split(),
+    ],
+    ids=["default", "adamw", "everything", "strong"],
+)
 def test_C4_C5_C6_killed_at_step_19_of_32(
     extra: list[str], words: list[str], whole: Path, tmp_path: Path, train: Callable
 ) -> None:

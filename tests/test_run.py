@@ -1,5 +1,6 @@
 """What a run leaves behind, and that evaluate reads it as training wrote it."""
 
+import csv
 import hashlib
 import json
 import math
@@ -175,19 +176,72 @@ def test_B4_B6_ten_pictures_a_tag_and_a_png_of_each(run: tuple[Path, str]) -> No
     folder, out = run
     assert "--samples_per_plugin images=200" in out
     found = events(folder)
-    assert found.Tags()["images"] == ["attention/layer_01", "attention/layer_02"]
-    for layer in (1, 2):
-        images = found.Images(f"attention/layer_{layer:02d}")
+    again_and_again = {
+        "attention/layer_01": "layer_01",
+        "attention/layer_02": "layer_02",
+        "attention/methods": "methods",
+        "logit_lens": "logit_lens",
+    }
+    once = {"data/examples": 0, "data/first_batch": 0, "matrix/layer_01": 16, "matrix/layer_02": 16}
+    once |= {"embedding/patch_filters": 16, "embedding/positions": 16}
+    assert set(found.Tags()["images"]) == again_and_again.keys() | once.keys()
+    for tag, name in again_and_again.items():
+        images = found.Images(tag)
         steps = [image.step for image in images]
         assert steps[0] == 0
         assert steps[-1] == 16
         assert len(steps) <= 10
         for image in images:
-            copy = folder / "pictures" / f"step_{image.step:06d}_layer_{layer:02d}.png"
+            copy = folder / "pictures" / f"step_{image.step:06d}_{name}.png"
             assert copy.read_bytes() == image.encoded_image_string
-    picture = np.asarray(Image.open(copy))
-    assert picture.max() == 255
-    assert picture.std() > 10
+    for tag, step in once.items():
+        (image,) = found.Images(tag)
+        assert image.step == step
+        copy = folder / "pictures" / f"{tag.replace('/', '_')}.png"
+        assert copy.read_bytes() == image.encoded_image_string
+    for copy in (folder / "pictures").iterdir():
+        picture = np.asarray(Image.open(copy))
+        assert picture.max() == 255
+        assert picture.std() > 10, copy.name
+
+
+def test_numbers_of_every_layer_and_head_and_how_to_read_them(run: tuple[Path, str]) -> None:
+    found = events(run[0])
+    by_head = [f"layer_{layer:02d}_head_{head:02d}" for layer in (1, 2) for head in (1, 2)]
+    for name in ("attention_distance", "attention_entropy", "attention_to_itself"):
+        assert [tag for tag in found.Tags()["scalars"] if tag.startswith(name)] == [f"{name}/{one}" for one in by_head]
+    drawn = [image.step for image in found.Images("logit_lens")]
+    for one in by_head:  # two patches a side, of 4 pixels
+        assert [event.step for event in found.Scalars(f"attention_distance/{one}")] == drawn
+        assert all(0 <= event.value <= 4 * 2**0.5 for event in found.Scalars(f"attention_distance/{one}"))
+        assert all(0 <= event.value <= 1.0001 for event in found.Scalars(f"attention_entropy/{one}"))
+    assert len(found.Scalars("head_similarity/layer_02")) == len(drawn)
+    assert found.Scalars("largest_token_norm/last_layer")[0].value > 0
+    assert not [tag for tag in found.Tags()["scalars"] if "prefix" in tag or "object" in tag]
+    text = found.Tensors("how_to_read/text_summary")[0].tensor_proto.string_val[0].decode()
+    for tag in ("attention/methods", "logit_lens", "attention_distance", "head_similarity"):
+        assert tag in text
+
+
+def test_the_projector_holds_validation_images_with_their_classes(run: tuple[Path, str]) -> None:
+    config = (run[0] / "projector_config.pbtxt").read_text()
+    place = run[0] / "00016" / "features"
+    assert "00016/features/tensors.tsv" in config
+    assert len((place / "tensors.tsv").read_text().splitlines()) == 16
+    assert set((place / "metadata.tsv").read_text().split()) == {"cat", "dog"}
+    assert (place / "sprite.png").is_file()
+
+
+def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(tmp_path: Path, train: Callable) -> None:
+    small = ["dim=8", "depth=1", "heads=2", "batch_size=1000", "epochs=1", "validation=100", "patch_size=8"]
+    assert train(["data=shapes", *small, "pool=cls", "registers=1", f"runs={tmp_path}"]) == 0
+    found = events(only_run(tmp_path))
+    for name in ("share_on_object", "points_at_object"):
+        for method in ("last_layer", "rollout", "relevance", "chance"):
+            values = [event.value for event in found.Scalars(f"{name}/{method}")]
+            assert all(0 <= value <= 1 for value in values)
+    assert 0.1 < found.Scalars("points_at_object/chance")[0].value < 0.4
+    assert 0 < found.Scalars("attention_to_prefix/layer_01_head_01")[0].value < 1
 
 
 def test_B13_the_command_to_look_has_an_absolute_path(run: tuple[Path, str]) -> None:
@@ -217,7 +271,8 @@ def test_H4_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path) -> 
 def test_H4_H8_one_folder_one_event_file(run: tuple[Path, str]) -> None:
     names = sorted(path.name for path in run[0].iterdir() if path.name != ".lock")
     assert [re.sub(r"^events\..*", "events", name) for name in names] == [
-        "best.ckpt", "events", "last.ckpt", "metrics.csv", "pictures", "result.json", "settings.json",
+        "00016", "best.ckpt", "events", "last.ckpt", "metrics.csv", "pictures", "projector_config.pbtxt",
+        "result.json", "settings.json",
     ]  # fmt: skip
     assert not [name for name in names if re.search(r"[=,: ]", name)]
 
@@ -272,9 +327,14 @@ def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train:
     assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
 
 
-def test_H2_H1_two_devices_share_one_folder(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [[], ["ema=0.9", "trivial_augment=true", "cutmix=1", "drop_path=0.3", "registers=1"]],
+    ids=["", "options"],
+)
+def test_H2_H1_two_devices_share_one_folder(options: list[str], words: list[str], tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, "epochs=1", "devices=2"],
+        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *words, *options, "epochs=1", "devices=2"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -315,3 +375,12 @@ def test_shapes_are_trained_and_evaluated(
     assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
     assert line_of(capsys.readouterr().out, "test accuracy") == line
     assert "of 2,000" in line
+
+
+def test_V17_sixty_four_images_are_learned(words: list[str], tmp_path: Path, train: Callable) -> None:
+    learn = ["validation=0", "epochs=25", "dim=32", "crop=0", "flip=false", "lr=0.01", "precision=32-true"]
+    assert train([*words, *learn]) == 0
+    with open(only_run(tmp_path / "runs") / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert abs(float(rows[0]["train_loss"]) - math.log(2)) < 0.15
+    assert float(rows[-1]["train_accuracy"]) > 0.95

@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vit.settings import (
     BenchmarkSettings,
     EvaluateSettings,
+    PredictSettings,
     Stopped,
     TrainSettings,
     UserError,
@@ -42,7 +43,7 @@ from vit.settings import (
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings] | type[BenchmarkSettings]
+Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings] | type[BenchmarkSettings]
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -110,6 +111,18 @@ def benchmark(configs: Path) -> None:
         benchmark(settings)
 
     _run_once(BenchmarkSettings, configs, run)
+
+
+def predict(configs: Path) -> None:
+    """scripts/predict.py."""
+
+    def run(config: DictConfig) -> None:
+        settings = PredictSettings.from_values(_flat(config))
+        from vit.runs.predict import predict
+
+        predict(settings)
+
+    _run_once(PredictSettings, configs, run)
 
 
 def _run_once(
@@ -195,9 +208,9 @@ def _read_words(
             refuse_unknown(name.lstrip("+~"), known)
             raise UserError(f"{word}: every key is there already; write {name.lstrip('+~')}={value}")
         refuse_unknown(name, known)
-        if "${" in value and not _is_text(name, table):
+        if "${" in value and not _is_text(name, value, table):
             raise UserError(f"{word}: write the value itself, not a reference")
-        override = _parse(word, many=arguments.multirun, text=_is_text(name, table))
+        override = _parse(word, many=arguments.multirun, text=_is_text(name, value, table))
         if override.is_sweep_override() and not arguments.multirun:
             raise UserError(f"{word} names several values; add --multirun to train each")
         if name == "devices" and arguments.multirun and value != "1":
@@ -213,9 +226,12 @@ def _read_words(
     return options + kept
 
 
-def _is_text(name: str, table: Settings) -> bool:
+def _is_text(name: str, value: str, table: Settings) -> bool:
     field = table.fields().get(name)
-    return field is not None and typing.get_type_hints(table)[field.name] in (str, str | None) and name not in GROUPS
+    if field is None or name in GROUPS:
+        return False
+    hint = typing.get_type_hints(table)[field.name]
+    return hint in (str, str | None) or (hint == tuple[str, ...] and not value.startswith("["))
 
 
 def _parse(word: str, *, many: bool, text: bool) -> Override:

@@ -107,6 +107,7 @@ class _Settings:
         """Raise UserError if values that are right one by one do not go together."""
 
 
+_TEXTS = tuple[str, ...]
 LARGEST_SIDE = 4096  # pixels of an image
 
 
@@ -129,9 +130,12 @@ def _checked(name: str, key: Key, hint: Any, value: Any) -> Any:
     wanted = describe(key, hint)
     if value is None or value == "None":
         raise UserError(f"{name}={value}: " + ("for none write null" if optional else f"{name} is {wanted}"))
-    if isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
+    if kind == _TEXTS:
+        texts = value if isinstance(value, (list, tuple)) else (value,)
+        checked: Any = tuple(_checked(name, key, str, text) for text in texts)
+    elif isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
         right = len(value) == 2 and all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in value)
-        checked: Any = tuple(value) if right else None
+        checked = tuple(value) if right else None
     elif typing.get_origin(kind) is tuple:
         checked = (value, value) if type(value) is int and 1 <= value <= LARGEST_SIDE else None
     elif kind is float:
@@ -175,9 +179,13 @@ def describe(key: Key, hint: Any) -> str:
     if key.choices:
         words = "one of " + " ".join(key.choices)
     else:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(
-            kinds[0], "a whole number or [height,width]"
-        )
+        words = {
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+            str: "text",
+            _TEXTS: "text or a list",
+        }.get(kinds[0], "a whole number or [height,width]")
     bounds = {"at least": key.at_least, "at most": key.at_most, "below": key.below}
     ranges = [
         f"{word} {f'{bound:,}' if isinstance(bound, int) else show(bound)}"
@@ -240,6 +248,10 @@ class TrainSettings(_Settings):
         0.0, "share of images for which the last layer's halves are skipped; fewer before it", "model", **_FRACTION
     )
 
+    init: str = _key(
+        "xavier", "how weights begin: Xavier uniform, or attention mimetic", "model", choices=("xavier", "mimetic")
+    )
+
     recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
     epochs: int = _key(8, "passes over the training images", "learning", resumable=True, at_least=1, at_most=1_000_000)
     batch_size: int = _key(256, "images in a step, over all devices", "learning", at_least=1, at_most=1_000_000)
@@ -269,13 +281,23 @@ class TrainSettings(_Settings):
     validation: int | None = _key(
         None, "training images kept aside to choose by; null: a tenth, at most 5,000", "data", at_least=0
     )
-    crop: int = _key(4, "random shift in training by up to so many pixels", "data", at_least=0)
-    flip: bool = _key(True, "random left-right flip in training", "data")
-    trivial_augment: bool = _key(False, "one random operation on each image in training", "data")
-    erasing: float = _key(0.0, "share of images with noise in a rectangle", "data", at_least=0, at_most=1)
-    mixup: float = _key(0.0, "fade images into others by Beta(mixup, mixup); 0: none", "data", at_least=0, at_most=100)
-    cutmix: float = _key(0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "data", at_least=0, at_most=100)
-    augment_until: float = _key(1.0, "share of all steps after which these four are off", "data", at_least=0, at_most=1)
+    crop: int = _key(4, "random shift in training by up to so many pixels", "augmentation", at_least=0)
+    flip: bool = _key(True, "random left-right flip in training", "augmentation")
+    trivial_augment: bool = _key(False, "one random operation on each image: TrivialAugmentWide", "augmentation")
+    erasing: float = _key(0.0, "share of images with noise in a rectangle", "augmentation", at_least=0, at_most=1)
+    mixup: float = _key(
+        0.0, "fade images into others by Beta(mixup, mixup); 0: none", "augmentation", at_least=0, at_most=100
+    )
+    cutmix: float = _key(
+        0.0, "paste parts of others by Beta(cutmix, cutmix); 0: none", "augmentation", at_least=0, at_most=100
+    )
+    augment_until: float = _key(
+        1.0,
+        "share of all steps after which trivial_augment, erasing, mixup and cutmix are off",
+        "learning",
+        at_least=0,
+        at_most=1,
+    )
     seed: int = _key(0, "seed of everything drawn at random", "data", at_least=0, at_most=2**31 - 1)
 
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"), resumable=True)
@@ -358,6 +380,27 @@ class BenchmarkSettings(_Settings):
             path = getattr(self, name)
             if path is not None and (Path(path).is_dir() or not Path(path).expanduser().absolute().parent.is_dir()):
                 raise UserError(f"{name}={path} is no file in a folder that is there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings(_Settings):
+    """The keys of scripts/predict.py."""
+
+    program: ClassVar[str] = "predict"
+    purpose: ClassVar[str] = (
+        "Classify images and see where it looked: python scripts/predict.py checkpoint=RUN images=PATH"
+    )
+
+    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    images: tuple[str, ...] = _key((), "an image, a folder of images, or [PATH,PATH]", "data")
+    output: str = _key("predictions", "folder for the pictures", "data")
+    device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
+
+    def check_jointly(self) -> None:
+        if self.checkpoint is None:
+            raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+        if not self.images:
+            raise UserError("images=PATH is missing: an image, a folder of images, or several as [PATH,PATH]")
 
 
 def show(value: object) -> str:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.data import trivial_augment
-from vit.data.mixing import cutmix, erase, mixup
+from vit.data.mixing import erase, mix
 
 
 class Batch(NamedTuple):
@@ -16,20 +16,20 @@ class Batch(NamedTuple):
 
     images: Tensor  # uint8 (B,C,H,W)
     targets: Tensor  # int64 (B,), or where images were mixed the share of each class, float (B,K)
-    masks: Tensor | None  # bool (B,H,W), true on the object, where the source knows it
+    masks: Tensor | None  # bool (B,H,W), true on the object; None if the source does not know it, or images were mixed
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of a batch, an own draw for each image, from torch's generator of the images' device.
+    """Random changes of a batch, an own draw for each image, from torch's generators of the CPU and the images' device.
 
     crop: pixels. erasing: share of the images. mixup, cutmix: alpha of the Beta distribution, 0 for none; with both,
-    half of the images undergo each.
+    each image undergoes one of them, by a coin.
     """
 
     crop: int = 4
     flip: bool = True
-    trivial: bool = False
+    trivial_augment: bool = False
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -39,44 +39,29 @@ class Augmentation:
     ) -> Batch:
         """Change images uint8 (B,C,H,W); unless `strong`, only crop and flip them.
 
-        Masks bool (B,H,W) follow where pixels move. Of what is erased, or comes from another image, they do not know.
+        Masks bool (B,H,W) follow where pixels move; of what is erased they do not know.
         """
         rows, columns = draw_crop_and_flip(images, crop=self.crop, flip=self.flip)
         images = take(images, rows, columns)
         masks = None if masks is None else take(masks[:, None], rows, columns)[:, 0]
-        if strong and self.trivial:
-            drawn = trivial_augment.draw(len(images), images.device)
+        if strong and self.trivial_augment:
+            drawn = trivial_augment.draw(len(images))
             images = trivial_augment.trivial_augment(images, drawn)
             masks = None if masks is None else trivial_augment.follow(masks, drawn)
         if strong and self.erasing:
             images = erase(images, share=self.erasing)
         if strong and (self.mixup or self.cutmix):
-            images, labels = self._mix(images, F.one_hot(labels, classes).float())
+            images, labels = mix(images, F.one_hot(labels, classes).float(), mixup=self.mixup, cutmix=self.cutmix)
+            masks = None
         return Batch(images, labels, masks)
-
-    def _mix(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.cutmix:
-            return mixup(images, targets, alpha=self.mixup)
-        cut = cutmix(images, targets, alpha=self.cutmix)
-        if not self.mixup:
-            return cut
-        faded = mixup(images, targets, alpha=self.mixup)
-        chosen = torch.rand(len(images), device=images.device) < 0.5
-        return torch.where(chosen[:, None, None, None], cut[0], faded[0]), torch.where(
-            chosen[:, None], cut[1], faded[1]
-        )
-
-
-def crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> Tensor:
-    """Shift each image by up to `crop` pixels, its border mirrored, and flip every second one: (B,C,H,W) → same.
-
-    Raises ValueError if `crop` is not smaller than the images.
-    """
-    return take(images, *draw_crop_and_flip(images, crop=crop, flip=flip))
 
 
 def draw_crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> tuple[Tensor, Tensor]:
-    """The row (B,H) and the column (B,W) that each pixel comes from."""
+    """The row (B,H) and the column (B,W) that each pixel comes from.
+
+    Shifted by up to `crop` pixels, the border mirrored, and every second image flipped. Raises ValueError if `crop` is
+    not smaller than the images.
+    """
     batch, _, height, width = images.shape
     if crop >= min(height, width):
         raise ValueError(f"crop={crop} must be smaller than the images, {height}×{width}")

@@ -79,6 +79,10 @@ class InMemory(TensorDataset):
     def labels(self) -> Tensor:
         return self.tensors[1]
 
+    @property
+    def masks(self) -> Tensor | None:
+        return self.tensors[2] if len(self.tensors) > 2 else None
+
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
         return self[torch.tensor(indices)]
 
@@ -152,5 +156,9 @@ def _resized(split: Split, image_size: tuple[int, int]) -> Split:
         F.interpolate(chunk.float(), image_size, mode="bicubic", antialias=True).round().clamp(0, 255).byte()
         for chunk in split.images.split(1000)
     ]
-    masks = None if split.masks is None else F.interpolate(split.masks[:, None].byte(), image_size)[:, 0].bool()
+    masks = (
+        None
+        if split.masks is None
+        else F.interpolate(split.masks[:, None].byte(), image_size, mode="nearest-exact")[:, 0].bool()
+    )
     return Split(torch.cat(chunks), split.labels, masks)

@@ -4,68 +4,61 @@ import math
 
 import torch
 from torch import Tensor
+from torch.distributions import Beta
 
 
 def erase(images: Tensor, *, share: float) -> Tensor:
     """Noise in a random rectangle of a share of the images: uint8 (B,C,H,W) → same.
 
-    2 to 33 % of the area, height over width 0.3 to 3.3 where that fits in. Zhong et al. 2020 (arXiv 1708.04896).
+    2 to 33 % of the area, height over width 0.3 to 3.3, as in torchvision; a longer side than the image's is cut to it.
+    Zhong et al. 2020 (arXiv 1708.04896).
     """
-    area = uniform(0.02, 0.33, images) * images[0, 0].numel()
+    size = torch.tensor(images.shape[2:])
+    area = uniform(0.02, 0.33, images) * size.prod()
     ratio = uniform(math.log(0.3), math.log(3.3), images).exp()
-    height, width = (
-        side.round().clamp(1, size)
-        for side, size in zip(((area * ratio).sqrt(), (area / ratio).sqrt()), images.shape[2:], strict=True)
-    )
-    top, left = (
-        (uniform(0, 1, images) * (size - side + 1)).floor()
-        for side, size in zip((height, width), images.shape[2:], strict=True)
-    )
-    box = boxes(images, top=top, left=left, height=height, width=width)
-    chosen = torch.rand(len(images), 1, 1, device=images.device) < share
-    return torch.where((box & chosen)[:, None], torch.randint_like(images, 256), images)
+    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (B,2): height, width
+    sides = torch.minimum(sides.round().clamp(min=1), size)
+    corner = (torch.rand(len(images), 2) * (size - sides + 1)).floor()
+    chosen = (torch.rand(len(images)) < share).to(images.device)
+    box = boxes(images, corner, sides) & chosen[:, None, None]
+    return torch.where(box[:, None], torch.randint_like(images, 256), images)
 
 
-def mixup(images: Tensor, targets: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
-    """Each image faded into another of the batch, its target (B,K) likewise. Zhang et al. 2018 (arXiv 1710.09412)."""
-    share, other = beta(alpha, images), torch.randperm(len(images), device=images.device)
-    kept = share[:, None, None, None]
-    mixed = (images * kept + images[other] * (1 - kept)).round().byte()
-    return mixed, targets * share[:, None] + targets[other] * (1 - share[:, None])
+def mix(images: Tensor, targets: Tensor, *, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
+    """Mix each image uint8 (B,C,H,W) with another of the batch, and its target (B,K) by the same shares.
 
-
-def cutmix(images: Tensor, targets: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
-    """In each image a rectangle from another of the batch, in its target (B,K) a share as large.
-
-    The rectangle may be cut off by the border; what counts is what is left. Yun et al. 2019 (arXiv 1905.04899).
+    MixUp fades the images by Beta(mixup, mixup): Zhang et al. 2018 (arXiv 1710.09412). CutMix pastes a rectangle whose
+    area is 1 - Beta(cutmix, cutmix), less what the border cuts off: Yun et al. 2019 (arXiv 1905.04899). Where both are
+    above 0, each image undergoes one of them, by a coin.
     """
-    cut = (1 - beta(alpha, images)).sqrt()
-    height, width = ((cut * size).round() for size in images.shape[2:])
-    top, left = (
-        (uniform(0, size, images) - side / 2).round()
-        for side, size in zip((height, width), images.shape[2:], strict=True)
-    )
-    box = boxes(images, top=top, left=left, height=height, width=width)
-    other = torch.randperm(len(images), device=images.device)
-    share = 1 - box.float().mean((1, 2))[:, None]
-    mixed = torch.where(box[:, None], images[other], images)
+    batch, size = len(images), torch.tensor(images.shape[2:])
+    cut = torch.rand(batch) < (0.5 if mixup and cutmix else float(cutmix > 0))
+    sides = ((1 - beta(cutmix or 1.0, batch)).sqrt()[:, None] * size).round()
+    pasted = boxes(images, (torch.rand(batch, 2) * size - sides / 2).round(), sides)
+    faded, cut = beta(mixup or 1.0, batch).to(images.device), cut.to(images.device)
+    kept = torch.where(cut[:, None, None], (~pasted).float(), faded[:, None, None])  # (B,H,W): the image's own share
+    other = torch.randperm(batch).to(images.device)
+    mixed = (images * kept[:, None] + images[other] * (1 - kept[:, None])).round().byte()
+    share = kept.mean(dim=(1, 2))[:, None]
     return mixed, targets * share + targets[other] * (1 - share)
 
 
 def uniform(low: float, high: float, images: Tensor) -> Tensor:
-    """A number for each image: (B,)."""
-    return low + (high - low) * torch.rand(len(images), device=images.device)
+    """A number for each image, drawn on the CPU: (B,)."""
+    return low + (high - low) * torch.rand(len(images))
 
 
-def beta(alpha: float, images: Tensor) -> Tensor:
-    """A number between 0 and 1 for each image from Beta(alpha, alpha): (B,)."""
-    concentration = torch.full((len(images),), alpha, device=images.device)
-    return torch.distributions.Beta(concentration, concentration).sample()
+def beta(alpha: float, count: int) -> Tensor:
+    """Numbers between 0 and 1 from Beta(alpha, alpha), drawn on the CPU: (count,)."""
+    concentration = torch.full((count,), float(alpha))
+    return Beta(concentration, concentration, validate_args=False).sample()
 
 
-def boxes(images: Tensor, *, top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """True in one rectangle of each image, given in pixels (B,): bool (B,H,W)."""
-    rows, columns = (torch.arange(size, device=images.device) for size in images.shape[2:])
-    in_rows = (rows >= top[:, None]) & (rows < (top + height)[:, None])
-    in_columns = (columns >= left[:, None]) & (columns < (left + width)[:, None])
-    return in_rows[:, :, None] & in_columns[:, None, :]
+def boxes(images: Tensor, corner: Tensor, sides: Tensor) -> Tensor:
+    """True in a rectangle of each image, from the top left corner (B,2) and of sides (B,2) in pixels: bool (B,H,W)."""
+    inside = []
+    for axis, size in enumerate(images.shape[2:]):
+        place = torch.arange(size)
+        first = corner[:, axis, None]
+        inside.append(((place >= first) & (place < first + sides[:, axis, None])).to(images.device))
+    return inside[0][:, :, None] & inside[1][:, None, :]

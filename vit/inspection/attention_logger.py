@@ -1,6 +1,6 @@
-"""Logs what every head attends to while the network learns."""
+"""Logs what every head attends to while the network learns: pictures, numbers and, at the end, embeddings."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,37 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.data import normalize
+from vit.inspection.figures import filter_figure, matrix_figure, position_figure
 from vit.inspection.log_picture import log_picture
-from vit.inspection.maps import readout_maps
-from vit.inspection.pictures import attention_sheet
+from vit.inspection.maps import logit_lens, method_maps, readout_maps
+from vit.inspection.measures import (
+    attention_distance,
+    attention_entropy,
+    attention_shares,
+    head_similarity,
+    largest_norm,
+    points_at_object,
+    share_on_object,
+)
+from vit.inspection.pictures import attention_sheet, lens_sheet, method_sheet
+from vit.model import Attention, ViT
 
 TIMES = 10  # TensorBoard keeps ten pictures of a tag unless told otherwise
+LENSES = 6  # layers at most of which the logit lens is drawn
+PROJECTED = 1000  # images at most in the projector
+
+HOW_TO_READ = Path(__file__).with_name("how_to_read.md")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The images that are looked at: uint8 (B,C,H,W), labels (B,), where known masks bool (B,H,W)."""
+
+    images: Tensor
+    labels: Tensor
+    masks: Tensor | None
+    classes: tuple[str, ...]
+    note: str = ""  # before each title
 
 
 def picture_steps(total: int) -> set[int]:
@@ -23,16 +49,40 @@ def picture_steps(total: int) -> set[int]:
     return {0, *np.geomspace(1, max(1, total), TIMES - 1).round().astype(int).tolist()}
 
 
-class AttentionLogger(Callback):
-    """Writes, for each layer, a sheet of fixed images and the attention of each head, to TensorBoard and as PNG files.
+def measures(seen: Attention, vit: ViT, maps: dict[str, Tensor], masks: Tensor | None) -> dict[str, float]:
+    """Numbers of each layer and head; and, where masks are known, of each method."""
+    found: dict[str, Tensor] = {}
+    for layer, weights in enumerate((w.detach() for w in seen.maps), start=1):
+        itself, prefix = attention_shares(weights, prefix_tokens=vit.prefix_tokens)
+        by_head = {
+            "attention_distance": attention_distance(weights, grid=vit.grid, patch_size=vit.patch_embedding.patch_size),
+            "attention_entropy": attention_entropy(weights),
+            "attention_to_itself": itself,
+            **({"attention_to_prefix": prefix} if vit.prefix_tokens else {}),
+        }
+        for name, values in by_head.items():
+            found |= {f"{name}/layer_{layer:02d}_head_{head:02d}": v for head, v in enumerate(values, start=1)}
+        found[f"head_similarity/layer_{layer:02d}"] = head_similarity(weights)
+    found["largest_token_norm/last_layer"] = largest_norm(seen.tokens[-1].detach())
+    if masks is not None:
+        for name, map_of_method in maps.items():
+            tag = name.replace(" ", "_")
+            found[f"share_on_object/{tag}"] = share_on_object(map_of_method, masks).mean()
+            found[f"points_at_object/{tag}"] = points_at_object(map_of_method, masks).float().mean()
+        found["share_on_object/chance"] = found["points_at_object/chance"] = masks.float().mean()
+    return {tag: float(value) for tag, value in found.items()}
 
-    images: uint8 (B,C,H,W), one title each. Works on a module whose `vit` is a ViT and whose `mean` and `std` are those
-    of its images.
+
+class AttentionLogger(Callback):
+    """Writes pictures and numbers of a few fixed images ten times, to TensorBoard and as PNG files; more at the end.
+
+    Works on a module whose `vit` is a ViT and whose `mean` and `std` are those of its images. `unseen` are further
+    images and their labels for the projector.
     """
 
-    def __init__(self, images: Tensor, titles: Sequence[str], *, folder: Path) -> None:
-        self.images = images
-        self.titles = titles
+    def __init__(self, shown: Shown, unseen: tuple[Tensor, Tensor], *, folder: Path) -> None:
+        self.shown = shown
+        self.unseen = unseen
         self.folder = folder
         self.steps: set[int] = set()
 
@@ -40,6 +90,8 @@ class AttentionLogger(Callback):
         self.steps = picture_steps(int(trainer.estimated_stepping_batches))
         if trainer.global_step == 0:
             self._log(trainer, pl_module, 0)
+            if trainer.is_global_zero and trainer.logger is not None:
+                trainer.logger.experiment.add_text("how_to_read", HOW_TO_READ.read_text(), 0)  # type: ignore[attr-defined]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.global_step in self.steps:
@@ -48,18 +100,80 @@ class AttentionLogger(Callback):
     def _log(self, trainer: Trainer, module: Any, step: int) -> None:
         if not trainer.is_global_zero:
             return
-        vit = module.vit
+        vit: ViT = module.vit
         training = vit.training
         vit.eval()
+        with torch.enable_grad():
+            seen = vit.attend(normalize(self.shown.images.to(module.device), module.mean, module.std))
+            maps = method_maps(seen, grid=vit.grid)
         with torch.no_grad():
-            seen = vit.attend(normalize(self.images.to(module.device), module.mean, module.std))
+            for tag, picture in self._pictures(vit, seen, maps):
+                name = tag.removeprefix("attention/").replace("/", "_")
+                file = self.folder / f"step_{step:06d}_{name}.png"
+                log_picture(trainer, file, tag=tag, picture=picture, step=step)
+            if trainer.logger is not None:
+                masks = None if self.shown.masks is None else self.shown.masks.to(module.device)
+                trainer.logger.log_metrics(measures(seen, vit, maps, masks), step=step)
+            if step == max(self.steps):
+                self._log_end(trainer, module, seen, step)
         vit.train(training)
-        for layer, weights in enumerate(seen.maps, start=1):
-            maps = readout_maps(weights, seen.readout, grid=vit.grid)
-            log_picture(
-                trainer,
-                self.folder / f"step_{step:06d}_layer_{layer:02d}.png",
-                tag=f"attention/layer_{layer:02d}",
-                picture=attention_sheet(self.images, maps, self.titles),
-                step=step,
+
+    def _pictures(self, vit: ViT, seen: Attention, maps: dict[str, Tensor]) -> list[tuple[str, np.ndarray]]:
+        shown, depth = self.shown, len(seen.maps)
+        true = [shown.note + shown.classes[int(label)] for label in shown.labels]
+        share, found = seen.logits.softmax(dim=1).max(dim=1)
+        titles = [
+            f"{name}: {shown.classes[int(label)]} {100 * float(part):.0f}%"
+            for name, label, part in zip(true, found, share, strict=True)
+        ]
+        lenses = np.linspace(1, depth, min(LENSES, depth)).round().astype(int).tolist()
+        read = {f"layer {layer}": logit_lens(vit, seen.tokens[layer - 1]) for layer in lenses}
+        return [
+            *(
+                (
+                    f"attention/layer_{layer:02d}",
+                    attention_sheet(shown.images, readout_maps(weights, seen.readout, grid=vit.grid), true),
+                )
+                for layer, weights in enumerate(seen.maps, start=1)
+            ),
+            ("attention/methods", method_sheet(shown.images, maps, titles)),
+            ("logit_lens", lens_sheet(shown.images, read, true, shown.classes)),
+        ]
+
+    def _log_end(self, trainer: Trainer, module: Any, seen: Attention, step: int) -> None:
+        """What is drawn once, at the end: matrices of one image, filters, positions, the projector."""
+        vit: ViT = module.vit
+        names = [f"p{i}" for i in range(vit.prefix_tokens)]
+        names += [f"{row},{column}" for row in range(vit.grid[0]) for column in range(vit.grid[1])]
+        title = self.shown.note + self.shown.classes[int(self.shown.labels[0])]
+        pictures = {
+            f"matrix/layer_{layer:02d}": matrix_figure(
+                seen.maps[layer - 1][0], title=f"{title}, layer {layer}", tokens=names
             )
+            for layer in sorted({1, len(seen.maps)})
+        }
+        channels, size = vit.patch_embedding.image_shape[0], vit.patch_embedding.patch_size
+        if channels in (1, 3):
+            weight = vit.patch_embedding.projection.weight
+            pictures["embedding/patch_filters"] = filter_figure(weight, channels=channels, patch_size=size)
+        if (embedding := getattr(vit.position, "embedding", None)) is not None:
+            patches = embedding[0, -vit.grid[0] * vit.grid[1] :]
+            pictures["embedding/positions"] = position_figure(patches, grid=vit.grid)
+        for tag, picture in pictures.items():
+            log_picture(trainer, self.folder / f"{tag.replace('/', '_')}.png", tag=tag, picture=picture, step=step)
+        if trainer.logger is not None and len(self.unseen[0]):
+            self._log_projector(trainer, module, step)
+
+    def _log_projector(self, trainer: Trainer, module: Any, step: int) -> None:
+        images, labels = (part[:PROJECTED] for part in self.unseen)
+        features = [
+            module.vit.features(normalize(batch.to(module.device), module.mean, module.std)).float().cpu()
+            for batch in images.split(256)
+        ]
+        trainer.logger.experiment.add_embedding(  # type: ignore[union-attr]
+            torch.cat(features),
+            metadata=[self.shown.classes[int(label)] for label in labels],
+            label_img=images.expand(-1, 3, -1, -1).float() / 255,
+            global_step=step,
+            tag="features",
+        )

@@ -72,9 +72,9 @@ def batch_sheet(batch: Batch, classes: Sequence[str]) -> np.ndarray:
 
 
 def target_name(target: Tensor, classes: Sequence[str]) -> str:
-    """'cat' for a label (), 'cat 70 % dog' for shares (K,)."""
-    if target.ndim == 0:
-        return classes[int(target)]
-    shares, order = target.sort(descending=True)
-    first, second = (classes[int(label)] for label in order[:2])
-    return first if shares[0] > 0.995 else f"{first[:6]} {100 * shares[0]:.0f}% {second[:6]}"
+    """'cat' for a label (), 'cat 70% dog' for shares (K,)."""
+    if target.ndim == 0 or target.max() > 0.995:
+        return classes[int(target if target.ndim == 0 else target.argmax())]
+    shares, order = target.topk(2)
+    first, second = (classes[int(label)] for label in order)
+    return f"{first[:5]} {100 * shares[0]:.0f}% {second[:5]}"

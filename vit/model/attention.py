@@ -23,7 +23,8 @@ def attention_kernel(tokens: int, *, device: str, dtype: torch.dtype) -> str:
 class MultiHeadSelfAttention(nn.Module):
     """Each head compares every token with every other and mixes their values: (B,T,D) → (B,T,D).
 
-    Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError if heads does not divide dim.
+    Vaswani et al. 2017 (arXiv 1706.03762), section 3.2. Raises ValueError if heads does not divide dim, or
+    an option does not fit.
 
         x ─ qkv ─ split ─► q, k, v (B,h,T,d) ─► weights = softmax(q kᵀ / √d) (B,h,T,T) ─ @ v ─ combine ─ proj ─►
 
@@ -42,6 +43,7 @@ class MultiHeadSelfAttention(nn.Module):
         attention_dropout: float = 0.0,
         similarity: str = "dot",
         rotary_grid: tuple[int, int] | None = None,
+        prefix_tokens: int = 0,
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
@@ -55,7 +57,9 @@ class MultiHeadSelfAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(dropout)
         self.log_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10))) if similarity == "cosine" else None
-        self.rotation = AxialRotation(rotary_grid, dim // heads) if rotary_grid else None
+        self.rotation = None
+        if rotary_grid is not None:
+            self.rotation = AxialRotation(rotary_grid, dim // heads, prefix_tokens=prefix_tokens)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.split_heads(x)
@@ -63,7 +67,7 @@ class MultiHeadSelfAttention(nn.Module):
             mixed = self.attention_dropout(self.weights(q, k)) @ v
         else:
             dropout = self.attention_dropout.p if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(*self.comparable(q, k), v, dropout_p=dropout, scale=1.0)
+            mixed = F.scaled_dot_product_attention(*self.comparable(q, k), v, dropout_p=dropout, scale=self.scale)
         return self.combine_heads(mixed)
 
     def attend(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -83,19 +87,19 @@ class MultiHeadSelfAttention(nn.Module):
         return q, k, v
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        """softmax(q kᵀ / √d), or what `comparable` makes of q kᵀ: (B,h,T,T), queries in rows."""
+        """softmax(q kᵀ / √d): (B,h,T,T), queries in rows."""
         q, k = self.comparable(q, k)
-        return (q @ k.transpose(-2, -1)).softmax(dim=-1)
+        return (q * self.scale @ k.transpose(-2, -1)).softmax(dim=-1)
 
     def comparable(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k, turned and scaled so that q kᵀ is their similarity."""
+        """q and k as they are or, by the options, turned, and of fixed length: q kᵀ / √d is their similarity."""
         if self.rotation is not None:
             q, k = self.rotation(q), self.rotation(k)
-        if self.log_scale is None:
-            return q * self.scale, k
-        width = q.shape[3]
-        scale = self.log_scale.exp().clamp(max=100) / width  # rms_norm makes vectors of length √d
-        return F.rms_norm(q, [width], eps=1e-6) * scale.to(q.dtype), F.rms_norm(k, [width], eps=1e-6)
+        if self.log_scale is not None:
+            scale = self.log_scale.exp().clamp(max=100) * self.scale  # rms_norm makes vectors of length √d
+            q, k = (F.rms_norm(part, part.shape[3:], eps=1e-6) for part in (q, k))
+            q = q * scale.to(q.dtype)
+        return q, k
 
     def combine_heads(self, mixed: Tensor) -> Tensor:
         """(B,h,T,d) → (B,T,D), through the output projection."""

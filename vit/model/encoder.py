@@ -26,6 +26,7 @@ class EncoderLayer(nn.Module):
         attention_dropout: float = 0.0,
         similarity: str = "dot",
         rotary_grid: tuple[int, int] | None = None,
+        prefix_tokens: int = 0,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
@@ -38,6 +39,7 @@ class EncoderLayer(nn.Module):
             attention_dropout=attention_dropout,
             similarity=similarity,
             rotary_grid=rotary_grid,
+            prefix_tokens=prefix_tokens,
         )
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = MLP(dim, max(1, int(dim * mlp_ratio)), dropout=dropout)
@@ -57,11 +59,14 @@ class EncoderLayer(nn.Module):
 class DropPath(nn.Module):
     """In training, leave out a half-layer for some images, and scale it up for the others: (B,T,D) → (B,T,D).
 
-    Stochastic depth: Huang et al. 2016 (arXiv 1603.09382). Each image has its own draw.
+    Stochastic depth: Huang et al. 2016 (arXiv 1603.09382). Each image has its own draw. Raises ValueError unless p is
+    at least 0 and below 1.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"drop_path={p} is not at least 0 and below 1")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Added to the tokens once (learned, sincos), or turning queries and keys in every
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -54,21 +53,19 @@ class AxialRotation(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, grid: tuple[int, int], width: int) -> None:
+    def __init__(self, grid: tuple[int, int], width: int, *, prefix_tokens: int = 0) -> None:
         super().__init__()
         if width % 4:
             raise ValueError(f"rotary positions need a head width divisible by 4, not dim / heads = {width}")
         frequency = 100.0 ** -(torch.arange(width // 4) / (width // 4))  # (d/4,)
         rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
         angle = torch.cat([rows.reshape(-1, 1) * frequency, columns.reshape(-1, 1) * frequency], dim=1)  # (N,d/2)
+        angle = torch.cat([torch.zeros(prefix_tokens, width // 2), angle])  # (T,d/2)
         self.register_buffer("cos", torch.cat([angle.cos(), angle.cos()], dim=1), persistent=False)
         self.register_buffer("sin", torch.cat([-angle.sin(), angle.sin()], dim=1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        prefix = x.shape[2] - len(self.cos)
-        cos = F.pad(self.cos, (0, 0, prefix, 0), value=1.0).to(x.dtype)
-        sin = F.pad(self.sin, (0, 0, prefix, 0)).to(x.dtype)
-        return x * cos + x.roll(x.shape[3] // 2, dims=3) * sin
+        return x * self.cos.to(x.dtype) + x.roll(x.shape[3] // 2, dims=3) * self.sin.to(x.dtype)
 
 
 # What is added to the tokens. With rope, which turns q and k instead, and with none, nothing is.

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.model.encoder import EncoderLayer
-from vit.model.initialization import initialize
+from vit.model.initialization import INITS, initialize
 from vit.model.patch_embedding import PatchEmbedding
 from vit.model.pooling import POOLS, Pool
 from vit.model.position import POSITIONS
@@ -19,22 +18,23 @@ class Attention(NamedTuple):
     """What `ViT.attend` saw. In float32, as the weights are, also under autocast."""
 
     logits: Tensor  # (B,K)
-    maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T): queries in rows, which sum to 1
+    maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T): queries in rows, which sum to 1; order of tokens as in `ViT`
     readout: Tensor  # (B,T): the weight of each token in the pooled vector
     features: Tensor  # (B,D): the pooled vector, which the head classifies
+    tokens: tuple[Tensor, ...]  # (B,T,D): what each layer leaves, before the final norm
 
 
 class ViT(nn.Module):
     """An image classifier: (B,C,H,W) → logits (B,K). Dosovitskiy et al. 2021 (arXiv 2010.11929).
 
     image_size is a side or (height, width) in pixels. registers are learned tokens without a place, which no pool reads
-    (Darcet et al. 2023, arXiv 2309.16588). drop_path is the last layer's rate; it rises evenly from 0 in the first.
-    Raises ValueError where sizes do not fit together.
+    (Darcet et al. 2023, arXiv 2309.16588). drop_path is the last layer's rate; as in timm it rises evenly from 0 in the
+    first. Raises ValueError where sizes do not fit together.
 
         images ─ patch_embedding ─► (B,N,D) ─ class token, position, registers ─► (B,T,D) ─ layers ─ norm ─►
                ─ pool ─► (B,D) ─ head ─► (B,K)
 
-    The tokens are, in this order: registers, class token (only with pool="cls"), patches row by row.
+    The tokens are, in this order: class token (only with pool="cls"), registers, patches row by row.
     """
 
     def __init__(
@@ -56,15 +56,21 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        init: str = "xavier",
     ) -> None:
         super().__init__()
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         _refuse_unknown("pool", pool, POOLS)
         _refuse_unknown("position", position, POSITIONS)
+        _refuse_unknown("init", init, INITS)
         self.patch_embedding = PatchEmbedding(size, patch_size, channels=channels, dim=dim)
         self.pool: Pool = POOLS[pool](dim)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if self.pool.prefix_tokens else None
+        # Not zeros: where no position is added to it, layers that begin as the identity and a head of zeros would leave
+        # the class token, and every gradient, at zero for ever.
+        self.cls_token = nn.Parameter(0.02 * torch.randn(1, 1, dim)) if self.pool.prefix_tokens else None
         self.position: nn.Module = POSITIONS[position](self.grid, dim, prefix_tokens=self.pool.prefix_tokens)
+        if registers < 0:
+            raise ValueError(f"registers={registers} is negative")
         self.registers = nn.Parameter(0.02 * torch.randn(1, registers, dim)) if registers else None
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(
@@ -77,14 +83,15 @@ class ViT(nn.Module):
                 attention_dropout=attention_dropout,
                 similarity=similarity,
                 rotary_grid=self.grid if position == "rope" else None,
-                drop_path=drop_path * index / max(1, depth - 1),
+                prefix_tokens=self.prefix_tokens,
+                drop_path=drop_path * index / (depth - 1) if depth > 1 else drop_path,
             )
             for index in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, classes)
 
-        initialize(self)
+        initialize(self, init)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -94,18 +101,17 @@ class ViT(nn.Module):
     @property
     def prefix_tokens(self) -> int:
         """How many tokens that are no patch stand before the patches."""
-        return self.register_tokens + self.pool.prefix_tokens
-
-    @property
-    def register_tokens(self) -> int:
-        """How many of them are registers."""
-        return 0 if self.registers is None else self.registers.shape[1]
+        return self.pool.prefix_tokens + (0 if self.registers is None else self.registers.shape[1])
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """The pooled vector, which the head classifies: (B,C,H,W) → (B,D)."""
         x = self.embed(images)
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.pool(self.norm(x)[:, self.register_tokens :]))
+        return self.pool(self.without_registers(self.norm(x)))
 
     def embed(self, images: Tensor) -> Tensor:
         """(B,C,H,W) → (B,T,D)."""
@@ -114,24 +120,33 @@ class ViT(nn.Module):
             x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
         x = self.position(x)
         if self.registers is not None:
-            x = torch.cat([self.registers.expand(len(x), -1, -1), x], dim=1)
+            first = self.pool.prefix_tokens
+            x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], dim=1)
         return self.dropout(x)
+
+    def without_registers(self, x: Tensor) -> Tensor:
+        """(B,T,D) → the class token, if there is one, and the patches."""
+        if self.registers is None:
+            return x
+        return torch.cat([x[:, : self.pool.prefix_tokens], x[:, self.prefix_tokens :]], dim=1)
 
     def attend(self, images: Tensor, edit: Callable[[int, Tensor], Tensor] | None = None) -> Attention:
         """The same forward pass in float32, with everything that it attended to. Gradients flow.
 
         `edit(layer, weights)` takes a layer's index and its weights (B,h,T,T) and returns those to use instead.
         """
-        maps = []
+        maps, tokens = [], []
         with torch.autocast(images.device.type, enabled=False):
             x = self.embed(images)
             for index, layer in enumerate(self.layers):
                 x, weights = layer.attend(x, edit and functools.partial(edit, index))  # type: ignore[operator]
                 maps.append(weights)
-            x = self.norm(x)[:, self.register_tokens :]
-            features = self.pool(x)
-            readout = F.pad(self.pool.readout(x), (self.register_tokens, 0))
-            return Attention(self.head(features), tuple(maps), readout, features)
+                tokens.append(x)
+            x = self.without_registers(self.norm(x))
+            features, read, first = self.pool(x), self.pool.readout(x), self.pool.prefix_tokens
+            unread = read.new_zeros(len(x), self.prefix_tokens - first)
+            readout = torch.cat([read[:, :first], unread, read[:, first:]], dim=1)
+            return Attention(self.head(features), tuple(maps), readout, features, tuple(tokens))
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> Tensor:

@@ -429,7 +429,7 @@ def data_path(bench: Bench, images: ImageSet) -> dict[str, Any]:
     """Images a second, augmented and normalised, of this project and of torchvision in a `DataLoader` with workers."""
     few = dataclasses.replace(images, train=_first(images.train, DATA_IMAGES))
     data = ImageData(few, validation=0, batch_size=bench.settings.batch_size, seed=0)
-    augmentation = Augmentation(trivial=True, erasing=0.25)
+    augmentation = Augmentation(trivial_augment=True, erasing=0.25)
 
     def own() -> None:
         for batch in data.train_dataloader():

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from vit.data import load_images
 from vit.evaluation.score import Score, score
-from vit.runs.machine import plain_console
+from vit.runs.machine import advise_on_memory, plain_console
 from vit.settings import EvaluateSettings, TrainSettings, UserError, show
 from vit.training.checkpoint import Facts, find_checkpoint, load
 from vit.training.precision import choose_device
@@ -40,7 +40,8 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> Score
         )
     device = choose_device(settings.device)
     console.print(f"images       {images.description}: {len(images.test):,} test images, in float32 on {device}")
-    found = score(vit, images.test, mean=facts.mean, std=facts.std, device=device, batch_size=settings.batch_size)
+    with advise_on_memory(f"lower batch_size={settings.batch_size}"):
+        found = score(vit, images.test, mean=facts.mean, std=facts.std, device=device, batch_size=settings.batch_size)
     console.print(f"test accuracy {found}")
     console.print(_per_class(found, facts))
     return found

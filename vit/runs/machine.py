@@ -7,10 +7,14 @@ import platform
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from rich.console import Console
+
+from vit.settings import UserError
 
 # Messages of a default run that ask nothing of its user. Narrow, and all here.
 UNNEEDED = (
@@ -62,6 +66,20 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+SHORTAGE = ("out of memory", "not enough memory", "can't allocate memory", "alloc_failed")  # in words of torch
+
+
+@contextmanager
+def advise_on_memory(advice: str) -> Iterator[None]:
+    """Turn a shortage of memory, of whatever device, into a UserError with advice."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORTAGE):
+            raise UserError(f"out of memory: {advice}") from error
+        raise
 
 
 def commit() -> str | None:

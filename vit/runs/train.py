@@ -17,11 +17,11 @@ from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
-from vit.inspection import AttentionLogger, DataLogger
+from vit.inspection import AttentionLogger, DataLogger, Shown
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.folder import is_leader, lock_folder, shared_folder
-from vit.runs.machine import plain_console, silence_unneeded, tune_allocator
+from vit.runs.machine import advise_on_memory, plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
 from vit.settings import Stopped, TrainSettings, UserError
@@ -66,7 +66,7 @@ def train(
     leader = is_leader()
     silence_unneeded()
     tune_allocator()
-    with StopOnSignal() as stop:
+    with StopOnSignal() as stop, advise_on_memory(_smaller(settings)):
         resumed = None
         if settings.resume is not None:
             settings, resumed = resume(settings, {key: settings.values()[key] for key in typed})
@@ -118,11 +118,15 @@ def train(
             deterministic=settings.deterministic or None,
             callbacks=[
                 ShowProgress(console),
-                AttentionLogger(*_shown(image_set, data), folder=folder / PICTURES),
+                AttentionLogger(
+                    _shown(image_set, data),
+                    (data.validation.images, data.validation.labels),
+                    folder=folder / PICTURES,
+                ),
                 DataLogger(data.train.images, data.train.labels, image_set.classes, folder=folder / PICTURES),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
                 SaveCheckpoints(folder, facts, began=began),
-                *averaging(settings),
+                *averaging(settings, device),
                 stop,
             ],
             logger=_logger(settings, folder, resumed, console) if leader else False,
@@ -146,7 +150,14 @@ def train(
             # The one look at the test images: the file that evaluate reads, by the function that it calls.
             vit, facts = load(folder)
             console.print(f"testing {LAST}, epoch {facts.epoch}, on {len(image_set.test):,} images in float32")
-            test = score(vit, image_set.test, mean=facts.mean, std=facts.std, device=device.name)
+            test = score(
+                vit,
+                image_set.test,
+                mean=facts.mean,
+                std=facts.std,
+                device=device.name,
+                batch_size=settings.batch_size,
+            )
         except OSError as error:
             again = script_command("train", f"resume={folder}")
             raise UserError(
@@ -204,9 +215,15 @@ def _facts(
     return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
 
 
-def averaging(settings: TrainSettings) -> list[Callback]:
+def _smaller(settings: TrainSettings) -> str:
+    if settings.resume is not None:
+        return "a resumed run keeps its sizes; free memory, try device=cpu, or begin a run with a smaller batch_size"
+    return f"lower batch_size={settings.batch_size}, dim or depth, or image_size"
+
+
+def averaging(settings: TrainSettings, device: Device) -> list[Callback]:
     """The callback that averages weights, if they are to be averaged."""
-    return [AverageWeights(settings.ema)] if settings.ema else []
+    return [AverageWeights(settings.ema, device=device.name)] if settings.ema else []
 
 
 def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Device) -> Classifier:
@@ -219,26 +236,20 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
         weight_decay=settings.weight_decay,
         warmup=settings.warmup,
         label_smoothing=settings.label_smoothing,
-        augmentation=Augmentation(
-            crop=settings.crop,
-            flip=settings.flip,
-            trivial=settings.trivial_augment,
-            erasing=settings.erasing,
-            mixup=settings.mixup,
-            cutmix=settings.cutmix,
-        ),
+        augmentation=Augmentation(**settings.group("augmentation")),
         augment_until=settings.augment_until,
         seed=settings.seed,
         muon_dtype=torch.bfloat16 if device.native_bf16 else torch.float32,
     )
 
 
-def _shown(image_set: ImageSet, data: ImageData) -> tuple[torch.Tensor, list[str]]:
+def _shown(image_set: ImageSet, data: ImageData) -> Shown:
     """Ten fixed images, one of each class in turn, of the validation images or else unaugmented training images."""
     part, note = (data.validation, "") if len(data.validation) else (data.train, "train: ")
     of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(image_set.classes))]
     in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
-    return part.images[in_turn], [note + image_set.classes[int(part.labels[i])] for i in in_turn]
+    masks = None if part.masks is None else part.masks[in_turn]
+    return Shown(part.images[in_turn], part.labels[in_turn], masks, image_set.classes, note)
 
 
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:
@@ -267,6 +278,9 @@ def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int, dev
     if device.precision != resumed.facts.precision:
         line += f"\nprecision was {resumed.facts.precision} and is now {device.precision}: not bit for bit the same"
     before = resumed.facts.settings["epochs"]
+    if settings.epochs != before and settings.augment_until < 1:
+        until = settings.augment_until * settings.epochs
+        line += f"\nepochs {before} → {settings.epochs}: augment_until now ends with epoch {until:.1f}"
     if settings.epochs != before:
         old, new = (
             learning_rate_factor(min(resumed.step, n * steps), total=n * steps, warmup=settings.warmup)

@@ -1,8 +1,8 @@
 """The average of the weights over the steps, kept beside those that learn."""
 
-import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class AverageWeights(WeightAveraging):
@@ -13,9 +13,9 @@ class AverageWeights(WeightAveraging):
     on with both.
     """
 
-    def __init__(self, decay: float) -> None:
+    def __init__(self, decay: float, *, device: str) -> None:
         def average(averages: list[Tensor], weights: list[Tensor], steps: Tensor) -> None:
-            step = int(steps)
-            torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + step) / (10 + step)))
+            get_ema_multi_avg_fn(min(decay, float((1 + steps) / (10 + steps))))(averages, weights, steps)
 
-        super().__init__(use_buffers=False, multi_avg_fn=torch.no_grad()(average))
+        # Lightning makes the average before it moves the network: unless told, it would stay on the CPU.
+        super().__init__(device=device, use_buffers=False, multi_avg_fn=average)

@@ -48,7 +48,7 @@ class Classifier(LightningModule):
         self.muon_dtype = muon_dtype
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
-        images, targets, _ = self.augment(batch)
+        images, targets, _ = self.augment(batch[:2])
         return self._measure("train", images, targets, label_smoothing=self.label_smoothing)
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
@@ -59,7 +59,8 @@ class Classifier(LightningModule):
         # What is drawn in a step depends on nothing that came before it, so that a resumed run draws the same.
         torch.manual_seed(derived_seed(self.seed, self.global_step, self.global_rank))
         strong = self.global_step < self.augment_until * int(self.trainer.estimated_stepping_batches)
-        return self.augmentation(*batch, classes=self.vit.head.out_features, strong=strong)
+        with torch.autocast(self.device.type, enabled=False):  # places of pixels are no matter for bf16
+            return self.augmentation(*batch, classes=self.vit.head.out_features, strong=strong)
 
     def _measure(self, part: str, images: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
         logits = self.vit(normalize(images, self.mean, self.std)).float()

@@ -81,7 +81,7 @@ class MuonAdamW(AdamW):
 def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, weight_decay: float) -> list[dict]:
     """Groups for `MuonAdamW`: the matrices of the encoder's layers go to Muon, unless muon_lr is None.
 
-    Weights of linear layers decay; biases, norms, position and class token do not.
+    Weights of linear layers decay; biases, norms, all tokens, positions and scales do not.
     """
     matrices = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
     encoder = {id(parameter) for layer in network.layers for parameter in layer.parameters()}  # type: ignore[union-attr]

@@ -1,0 +1,79 @@
+"""Figures with axes and colour bars, drawn once a run: 0.6 s each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+
+def matrix_figure(weights: Tensor, *, title: str, tokens: Sequence[str]) -> np.ndarray:
+    """The attention matrices of a layer's heads for one image: (h,T,T), a name for each token → (H',W',3)."""
+    heads = len(weights)
+    columns = min(4, heads)
+    rows = -(-heads // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.9 * rows + 0.4), layout="constrained")
+    figure.suptitle(title)
+    ticks = range(0, len(tokens), max(1, len(tokens) // 8))
+    for head, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+        if head >= heads:
+            axes.axis("off")
+            continue
+        drawn = axes.imshow(weights[head].cpu().numpy(), cmap="viridis", vmin=0)
+        axes.set_title(f"head {head + 1}", fontsize=9)
+        axes.set_xticks(ticks, [tokens[tick] for tick in ticks], fontsize=6)
+        axes.set_yticks(ticks, [tokens[tick] for tick in ticks], fontsize=6)
+        axes.set_xlabel("key", fontsize=7)
+        axes.set_ylabel("query", fontsize=7)
+        figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=6)
+    return _drawn(figure)
+
+
+def filter_figure(weight: Tensor, *, channels: int, patch_size: int, count: int = 28) -> np.ndarray:
+    """The principal components of the patch embedding (D, C · p · p), strongest first: (H',W',3).
+
+    Dosovitskiy et al. 2021, figure 7, left.
+    """
+    components = torch.linalg.svd(weight.float() - weight.float().mean(0), full_matrices=False).Vh[:count].cpu()
+    figure = Figure(figsize=(7, 1 + 1.05 * -(-len(components) // 7)), layout="constrained")
+    figure.suptitle("patch embedding: principal components")
+    for number, axes in enumerate(figure.subplots(-(-len(components) // 7), 7, squeeze=False).flat):
+        axes.axis("off")
+        if number < len(components):
+            picture = components[number].view(channels, patch_size, patch_size).permute(1, 2, 0)
+            picture = (picture - picture.min()) / (picture.max() - picture.min()).clamp(min=1e-12)
+            axes.imshow(picture.numpy(), cmap="gray")
+    return _drawn(figure)
+
+
+def position_figure(embedding: Tensor, *, grid: tuple[int, int]) -> np.ndarray:
+    """Cosine similarity of each patch's position (N,D) with every other's, one small map a patch: (H',W',3).
+
+    Dosovitskiy et al. 2021, figure 7, middle.
+    """
+    unit = F.normalize(embedding.float(), dim=1)
+    similarity = (unit @ unit.T).unflatten(1, grid).unflatten(0, grid)  # (rows,columns,rows,columns)
+    framed = F.pad(similarity, (0, 1, 0, 1), value=float("nan"))
+    mosaic = framed.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+    figure = Figure(figsize=(6, 6 * grid[0] / grid[1]), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title("position embeddings: similarity of each patch to all")
+    axes.set_xlabel("column of the patch")
+    axes.set_ylabel("row of the patch")
+    drawn = axes.imshow(mosaic.cpu().numpy(), cmap="viridis", vmin=-1, vmax=1)
+    step_y, step_x = grid[0] + 1, grid[1] + 1
+    axes.set_xticks(
+        [step_x * column + grid[1] / 2 - 0.5 for column in range(grid[1])], [str(c + 1) for c in range(grid[1])]
+    )
+    axes.set_yticks([step_y * row + grid[0] / 2 - 0.5 for row in range(grid[0])], [str(r + 1) for r in range(grid[0])])
+    figure.colorbar(drawn, ax=axes, shrink=0.8)
+    return _drawn(figure)
+
+
+def _drawn(figure: Figure) -> np.ndarray:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
