@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import REPOSITORY, only_run
-from vit.settings import EvaluateSettings, TrainSettings, UserError
+from vit.settings import BenchmarkSettings, EvaluateSettings, TrainSettings, UserError
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_settings_survive_a_round_trip() -> None:
 
 
 def test_every_key_has_a_meaning_and_a_default_that_passes_its_own_check() -> None:
-    for table in (TrainSettings, EvaluateSettings):
+    for table in (TrainSettings, EvaluateSettings, BenchmarkSettings):
         for name, field in table.fields().items():
             assert field.metadata["key"].meaning
             table.check_one(name, field.default)

@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vit.settings import (
+    BenchmarkSettings,
     EvaluateSettings,
     PredictSettings,
     Stopped,
@@ -42,7 +43,7 @@ from vit.settings import (
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings]
+Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings] | type[BenchmarkSettings]
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -98,6 +99,18 @@ def evaluate(configs: Path) -> None:
         evaluate(settings, claimed)
 
     _run_once(EvaluateSettings, configs, run, claimed)
+
+
+def benchmark(configs: Path) -> None:
+    """scripts/benchmark.py."""
+
+    def run(config: DictConfig) -> None:
+        settings = BenchmarkSettings.from_values(_flat(config))
+        from vit.runs.benchmark import benchmark
+
+        benchmark(settings)
+
+    _run_once(BenchmarkSettings, configs, run)
 
 
 def predict(configs: Path) -> None:

@@ -203,6 +203,14 @@ def divisors(number: int) -> str:
     return " ".join(found[:8]) + (" …" if len(found) > 8 else "")
 
 
+def _refuse_sizes(dim: int, heads: int, patch_size: int, image_size: tuple[int, int]) -> None:
+    if dim % heads:
+        raise UserError(f"heads={heads} does not divide dim={dim}; heads can be {divisors(dim)}")
+    if any(side % patch_size for side in image_size):
+        size, fitting = show(list(image_size)), divisors(math.gcd(*image_size))
+        raise UserError(f"patch_size={patch_size} does not divide image_size={size}; patch_size can be {fitting}")
+
+
 _POSITIVE = {"at_least": 1}
 _FRACTION = {"at_least": 0, "below": 1}
 
@@ -311,14 +319,7 @@ class TrainSettings(_Settings):
     def check_jointly(self) -> None:
         if self.resume is not None:
             return  # the run's own values count, which vit.runs.resume checks
-        if self.dim % self.heads:
-            raise UserError(f"heads={self.heads} does not divide dim={self.dim}; heads can be {divisors(self.dim)}")
-        if any(side % self.patch_size for side in self.image_size):
-            size = show(list(self.image_size))
-            fitting = divisors(math.gcd(*self.image_size))
-            raise UserError(
-                f"patch_size={self.patch_size} does not divide image_size={size}; patch_size can be {fitting}"
-            )
+        _refuse_sizes(self.dim, self.heads, self.patch_size, self.image_size)
         if self.position == "sincos" and self.dim % 4:
             raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
         if self.position == "rope" and self.dim // self.heads % 4:
@@ -348,6 +349,39 @@ class EvaluateSettings(_Settings):
     def check_jointly(self) -> None:
         if self.checkpoint is None:
             raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSettings(_Settings):
+    """The keys of scripts/benchmark.py."""
+
+    program: ClassVar[str] = "benchmark"
+    purpose: ClassVar[str] = "Measure this ViT beside others: python scripts/benchmark.py output=FILE.json"
+
+    dim: int = _key(192, "width of a token; divisible by 4", "architecture", at_least=4, at_most=65_536)
+    depth: int = _key(9, "encoder layers", "architecture", at_least=1, at_most=1_000)
+    heads: int = _key(8, "attention heads of each layer; divides dim", "architecture", **_POSITIVE)
+    patch_size: int = _key(4, "side of a patch in pixels; divides image_size", "architecture", **_POSITIVE)
+    mlp_ratio: float = _key(4.0, "hidden width of the MLP over dim", "architecture", at_least=0.25, at_most=64)
+    image_size: int = _key(32, "height and width in pixels", "architecture", at_least=8, at_most=LARGEST_SIDE)
+    batch_size: int = _key(128, "images in a step", "run", at_least=1, at_most=1_000_000)
+    device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
+    samples: int = _key(20, "timings of each thing; a quarter for growth", "run", at_least=2, at_most=1_000)
+    epochs: int = _key(2, "whole epochs that are timed end to end", "run", at_least=1, at_most=1_000)
+    quick: bool = _key(False, "two minutes: few peers, samples and images, nothing compiled", "run")
+    compiled: bool = _key(True, "try this network and its peers compiled too", "run")
+    data_root: str | None = _key(None, "images as for data=folder; null: are drawn", "data", name="data.root")
+    output: str | None = _key(None, "write all figures to this JSON file", "output")
+    plot: str | None = _key(None, "write a plot to this PNG file; null: beside output", "output")
+
+    def check_jointly(self) -> None:
+        _refuse_sizes(self.dim, self.heads, self.patch_size, (self.image_size, self.image_size))
+        if self.dim % 4:
+            raise UserError(f"the position embedding needs a dim divisible by 4, not dim={self.dim}")
+        for name in ("output", "plot"):  # now, and not when all is measured
+            path = getattr(self, name)
+            if path is not None and (Path(path).is_dir() or not Path(path).expanduser().absolute().parent.is_dir()):
+                raise UserError(f"{name}={path} is no file in a folder that is there")
 
 
 @dataclass(frozen=True, kw_only=True)

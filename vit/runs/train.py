@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.profilers import Profiler
 from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
@@ -48,13 +49,19 @@ class Outcome:
 
 
 def train(
-    settings: TrainSettings, given: Mapping[str, str], *, typed: Mapping[str, str], began: float
+    settings: TrainSettings,
+    given: Mapping[str, str],
+    *,
+    typed: Mapping[str, str],
+    began: float,
+    images: ImageSet | None = None,
+    profiler: Profiler | None = None,
 ) -> Outcome | None:
     """Train, test, and leave a run folder behind.
 
     `given` says who set each key beside the table, `typed` holds the words of the command line by key, and `began` is
-    the time at which the command did. Returns None in a process that only helped on a further device. Raises UserError
-    and Stopped.
+    the time at which the command did. Images at hand need not be loaded; a profiler is told what happens in training.
+    Returns None in a process that only helped on a further device. Raises UserError and Stopped.
     """
     console = plain_console()
     leader = is_leader()
@@ -69,7 +76,7 @@ def train(
             given |= {key: "command line" for key in typed if key != "resume"}
         device = choose(settings.device, settings.precision, devices=settings.devices)
         root = Path(settings.data_root or "data").expanduser().resolve()
-        image_set = load_images(
+        image_set = images or load_images(
             settings.data, root=root, url=settings.data_url, image_size=settings.image_size, say=console.print
         )
         data = ImageData(
@@ -131,6 +138,7 @@ def train(
             ],
             logger=_logger(settings, folder, resumed, console) if leader else False,
             plugins=[AtomicCheckpointIO()],
+            profiler=profiler,
             use_distributed_sampler=False,  # ImageData has its own
             limit_val_batches=1.0 if len(data.validation) else 0,
             num_sanity_val_steps=0,

@@ -1,0 +1,256 @@
+"""The benchmark measures what it says; how fast anything is, no test asks."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from tests.running import REPOSITORY, call
+from vit.evaluation.cost import Operand, RecordProducts, forward_flops, parameter_count
+from vit.evaluation.timing import Timing, take_turns
+from vit.runs import benchmark
+from vit.runs.benchmark import OWN, Contender, ceiling, compare, contenders, growth_points, prepare, training_step
+from vit.runs.peers import PEERS, Architecture, this_vit
+from vit.settings import BenchmarkSettings, UserError
+from vit.training.precision import Device
+
+pytestmark = pytest.mark.filterwarnings("default")  # other libraries' are not ours to mend
+SMALL = Architecture(dim=32, depth=2, heads=4, patch_size=8, mlp_ratio=2, image_size=32)
+CPU = Device("cpu", "32-true", "a test", native_bf16=False)
+# Of which the keys are promised to whoever reads the file.
+PROMISED = {
+    "training": {"images_per_second", "ratio_to_best_peer", "ratio_to_timm_as_installed", "fraction_of_ceiling"},
+    "inference": {"ratio_to_best_peer"},
+    "data": {"ratio_to_torchvision"},
+    "end_to_end": {"fraction_of_bare_step"},
+    "attention_logging": {"share"},
+    "memory": {"ratio_to_timm"},
+    "machine": {"hardware"},
+    "versions": {"torch", "timm"},
+    "settings": set(BenchmarkSettings.names()),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_peer_has_the_same_parameters_up_to_what_is_explained(name: str, explicit: bool) -> None:
+    pytest.importorskip(PEERS[name].package.replace("-", "_"))
+    peer = PEERS[name].build(SMALL, explicit)
+    own = this_vit(SMALL, pool="cls" if PEERS[name].class_token else "mean")
+    learned_position = (SMALL.patches + PEERS[name].class_token) * SMALL.dim  # ours is fixed
+    norms_of_patches = 2 * 3 * SMALL.patch_size**2 + 2 * SMALL.dim
+    no_qkv_bias, no_proj_bias = -3 * SMALL.dim * SMALL.depth, -SMALL.dim * SMALL.depth
+    explained = {
+        "vit-pytorch ViT": learned_position + norms_of_patches + no_qkv_bias,
+        "vit-pytorch SimpleViT": norms_of_patches + no_qkv_bias + no_proj_bias,
+    }.get(name, learned_position)
+    assert parameter_count(peer) == parameter_count(own) + explained
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_peer_has_as_many_tokens_as_what_it_is_compared_with(name: str, explicit: bool) -> None:
+    pytest.importorskip(PEERS[name].package.replace("-", "_"))
+    (row,) = [
+        row
+        for row in contenders(SMALL, quick=False)
+        if row.name == name and row.variant == ("explicit" if explicit else "as installed")
+    ] or [None]
+    if row is None:
+        assert explicit
+        assert PEERS[name].always_explicit
+        return
+    seen: set[int] = set()
+
+    def note(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.add(inputs[0].shape[1])
+
+    peer = row.build().eval()
+    for module in peer.modules():
+        if isinstance(module, torch.nn.GELU) or type(module).__name__ == "GELUActivation":
+            module.register_forward_hook(note)
+    assert peer(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert seen == {row.tokens}
+    assert any(own.name == OWN and own.tokens == row.tokens for own in contenders(SMALL, quick=False))
+
+
+@pytest.mark.parametrize("name", ["timm", "torchvision", "transformers"])
+def test_explicit_attention_changes_the_kernel_and_not_the_result(name: str) -> None:
+    pytest.importorskip(name)
+    installed, explicit = (PEERS[name].build(SMALL, way).eval() for way in (False, True))
+    weights = {key.removeprefix("network."): value for key, value in installed.state_dict().items()}
+    prefix = "network." if next(iter(explicit.state_dict())).startswith("network.") else ""
+    explicit.load_state_dict({prefix + key: value for key, value in weights.items()})
+    images = torch.randn(2, 3, 32, 32)
+    with torch.profiler.profile() as fused:
+        expected = installed(images)
+    with torch.profiler.profile() as plain:
+        found = explicit(images)
+    assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    kernels = [{event.key for event in seen.key_averages()} for seen in (fused, plain)]
+    assert any("flash_attention" in key for key in kernels[0])
+    assert not any("flash_attention" in key for key in kernels[1])
+
+
+@pytest.fixture
+def ticks() -> Iterator[float]:
+    """Seconds of a clock that is asked before and after each work: two works, which take 1, 2, 6 and 10, 20, 30."""
+    taken = [1.0, 10.0, 2.0, 20.0, 6.0, 30.0]
+    return iter([moment for seconds in taken for moment in (0.0, seconds)])
+
+
+def test_works_take_turns_after_a_run_that_does_not_count(ticks: Iterator[float]) -> None:
+    order: list[str] = []
+    works: dict[str, Callable] = {name: lambda name=name: order.append(name) for name in "AB"}
+    timings = take_turns(works, 3, clock=lambda: next(ticks))
+    assert order == list("AB" + "ABABAB")
+    assert timings["A"] == Timing(median=2, low=1.5, high=4, samples=3)
+    assert timings["B"] == Timing(median=20, low=15, high=25, samples=3)
+
+
+def test_ratios_are_those_of_medians_at_equal_tokens() -> None:
+    rows = [
+        Contender(OWN, "default", 64, torch.nn.Identity),
+        Contender(OWN, "class token", 65, torch.nn.Identity),
+        Contender(OWN, "default, compiled", 64, torch.nn.Identity, compiled=True),
+        Contender("timm", "as installed", 64, torch.nn.Identity),
+        Contender("timm", "explicit", 64, torch.nn.Identity),
+        Contender("torchvision", "explicit", 65, torch.nn.Identity),
+        Contender("transformers", "explicit", 65, torch.nn.Identity, problem="not installed"),
+    ]
+    medians = [2.0, 4.0, 1.0, 5.0, 3.0, 4.8]
+    timings = {row.key: Timing.of([median, median, 100.0]) for row, median in zip(rows, medians, strict=False)}
+    found = compare(rows, timings, batch_size=10)
+    assert found["images_per_second"] == 5
+    assert found["ratio_to_timm_as_installed"] == 2.5
+    assert found["ratio_to_best_peer"] == pytest.approx(1.2)
+    assert found["best_peer"] == "torchvision, explicit"
+    assert [row.get("ratio") for row in found["contenders"]] == [1, 1, 0.5, 2.5, 1.5, pytest.approx(1.2), None]
+    assert found["contenders"][-1]["problem"] == "not installed"
+    assert compare(rows[:2], timings, batch_size=10)["ratio_to_best_peer"] is None
+
+
+def test_of_each_peer_the_faster_variant_is_compiled() -> None:
+    rows = [row for row in contenders(SMALL, quick=False) if row.name in (OWN, "timm")]
+    timings = {row.key: Timing.of([2.0 if row.variant == "as installed" else 1.0]) for row in rows}
+    names = [row.key for row in benchmark.to_compile(rows, timings)]
+    assert names == [
+        (OWN, "default, compiled"),
+        (OWN, "class token, compiled"),
+        ("timm", "explicit, compiled"),
+    ]
+
+
+def test_the_arithmetic_of_ceiling_and_floor() -> None:
+    found = ceiling(step_seconds=2.0, step_flops=100.0, rate=200.0, products_seconds=0.5)
+    assert found["fraction_of_ceiling"] == 0.25
+    assert found["floor_share_of_step"] == 0.25
+    assert found["fraction_of_ceiling_at_floor"] == 1
+
+
+def test_every_product_of_a_step_is_recorded_with_its_layout() -> None:
+    vit = this_vit(SMALL)
+    images, labels = torch.randn(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)
+    with RecordProducts() as recorded:
+        training_step(vit, images, labels, CPU)()
+    flops = sum(times * product.flops for product, times in recorded.counts.items())
+    gradient_of_images = 2 * 4 * SMALL.patches * 3 * SMALL.patch_size**2 * SMALL.dim  # which nobody needs
+    assert flops == 3 * 4 * forward_flops(vit) - gradient_of_images
+    for product in recorded.counts:
+        assert product.alone("cpu")().shape[-1] == product.right.shape[-1]
+
+
+def test_an_operand_is_made_as_it_lay() -> None:
+    transposed = torch.randn(3, 5).to(torch.bfloat16).mT
+    made = Operand.of(transposed).make("cpu")
+    assert (made.shape, made.stride(), made.dtype) == (transposed.shape, transposed.stride(), transposed.dtype)
+
+
+def test_a_missing_or_broken_peer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [*sys.modules, "timm.layers"]:
+        if module.startswith("timm"):
+            monkeypatch.setitem(sys.modules, module, None)
+    batch = torch.randn(2, 3, 32, 32), torch.zeros(2, dtype=torch.long)
+    (timm,) = [row for row in contenders(SMALL, quick=True) if row.key == ("timm", "as installed")]
+    assert "pip install -e '.[bench]'" in (prepare(timm, *batch, CPU)[0].problem or "")
+    broken = Contender("other", "as installed", 16, lambda: torch.nn.Linear(7, 10))
+    assert (prepare(broken, *batch, CPU)[0].problem or "").startswith("RuntimeError: mat1 and mat2")
+    with pytest.raises(RuntimeError, match="mat1"):
+        prepare(Contender(OWN, "default", 16, lambda: torch.nn.Linear(7, 10)), *batch, CPU)
+
+
+def test_growth_changes_one_number_at_a_time_and_leaves_out_what_cannot_be() -> None:
+    points = growth_points(Architecture(192, 9, 8, 4, 32, 4), 128, quick=False)
+    base = points.pop("as above")
+    for name, (architecture, size) in points.items():
+        changed = sum(a != b for a, b in zip((*architecture, size), (*base[0], base[1]), strict=True))
+        assert changed == 1, name
+    assert {architecture.patches for architecture, _ in points.values()} == {16, 64, 256, 576}
+    tiny = growth_points(Architecture(4, 1, 1, 8, 8, 1), 1, quick=False)
+    assert set(tiny) == {
+        "as above",
+        "batch 2",
+        "depth 2",
+        "dim 8",
+        "heads 2",
+        "patch_size 4",
+        "image_size 16",
+        "image_size 24",
+    }
+
+
+def test_the_whole_program(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    file = tmp_path / "speed.json"
+    words = ["quick=true", "samples=2", "image_size=8", "dim=16", "depth=1", "heads=2", "batch_size=8", "device=cpu"]
+    monkeypatch.setitem(sys.modules, "vit_pytorch", None)
+    monkeypatch.setattr(benchmark, "SQUARE", {"cpu": 64})
+    assert call("benchmark", [*words, f"data.root={tiny}", f"output={file}"], monkeypatch) == 0
+    found = json.loads(file.read_text())
+    for part, keys in PROMISED.items():
+        assert keys <= set(found[part]), part
+    assert found["settings"]["dim"] == 16
+    assert all(found[part][key] is not None for part in PROMISED for key in PROMISED[part] - set(found["settings"]))
+    assert (tmp_path / "speed.png").stat().st_size > 10_000
+    lines = capsys.readouterr().out.splitlines()
+    tables = lines[next(index for index, line in enumerate(lines) if line.startswith("Images a second")) :]
+    assert max(map(len, tables)) <= 80
+    assert any("not installed" in line for line in tables)
+    assert any(line.startswith("training, ") and "2 turns of" in line for line in lines)
+    assert any(line.startswith("growth: batch 4") for line in lines)
+
+
+def test_help_and_mistakes_are_answered_without_torch() -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from vit.command_line import benchmark
+for words in (["--help"], ["heads=7"], ["patch_size=5"], ["dim=6", "heads=2"], ["output=/nowhere/x.json"], ["depht=1"]):
+    sys.argv = ["benchmark.py", *words]
+    try:
+        benchmark(Path({str(REPOSITORY / "configs")!r}))
+    except SystemExit as left:
+        print(words[0], left.code)
+assert "torch" not in sys.modules
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    said = process.stderr.splitlines()
+    for line, part in zip(
+        said,
+        ("heads=7 does not", "patch_size=5 does not", "divisible by 4", "no file in a folder", "mean depth"),
+        strict=True,
+    ):
+        assert part in line
+    listed = {line.split("=")[0].strip() for line in process.stdout.splitlines()}
+    assert set(BenchmarkSettings.names()) <= listed
+    assert max(map(len, process.stdout.splitlines())) <= 80
+    with pytest.raises(UserError, match="is no file"):
+        BenchmarkSettings.from_values({"plot": "/"})
