@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
 PATIENCE = 90  # seconds; a busy machine may need some
 KEYS = {"ArrowUp": 38, "ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39, "Escape": 27, "Enter": 13, "End": 35}
 
@@ -45,7 +52,9 @@ class Page:
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         self.count += 1
         message = {"id": self.count, "method": method, "params": parameters}
-        os.write(self.write, json.dumps(message | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
+        os.write(
+            self.write, json.dumps(message | ({"sessionId": self.session} if self.session else {})).encode() + b"\0"
+        )
         while (answer := self._receive()).get("id") != self.count:
             self._note(answer)
         if "error" in answer:
@@ -73,9 +82,7 @@ class Page:
             self.hosts |= {rest.split("/")[0]} if scheme.startswith("http") else set()
 
     def size(self, width: int, height: int) -> None:
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def open(self, address: str) -> None:
         self.send("Page.navigate", url="about:blank")  # so that a change of the part after # loads the page again too

@@ -37,7 +37,7 @@ def write_run(folder: Path, vit: ViT, titles: list[str], steps: list[int]) -> di
 
 
 def write_all(folder: Path) -> dict[int, Seen]:
-    """A run `a` of two layers and a class token, a larger `b` of one step, and `none` without maps; returns a's maps."""
+    """A run `a` with class token and register, whose maps are returned, another `b`, and `none` without maps."""
     first = write_run(folder / "a", tiny_vit(pool="cls", registers=1), ["cat", "<b>dog</b>"], [0, 5, 20])
     second = tiny_vit(depth=3, heads=2, image_size=16)
     write_run(folder / "b", second, ["ウサギ", "dog", "ship"], [7])

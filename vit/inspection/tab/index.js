@@ -1,7 +1,7 @@
 /* The view inside TensorBoard: where its data comes from, whose address and theme it follows. */
 import { mount } from "./view.js";
 
-const LOOK_AGAIN = 10_000; // milliseconds, for a run may still be being written
+const LOOK_AGAIN = 5_000; // milliseconds, for a run may still be being written
 const KEY = "p.attention."; // TensorBoard's own form for what plugins keep in its address
 
 async function get(route, query = {}) {

@@ -77,7 +77,8 @@ class AttentionPlugin(base_plugin.TBPlugin):
 def _only_get(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
     def checked(request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return http_util.Respond(request, "only GET is answered", "text/plain", code=405, headers=[("Allow", "GET")])
+            headers = [("Allow", "GET")]
+            return http_util.Respond(request, "only GET is answered", "text/plain", code=405, headers=headers)
         return answer(request)
 
     return checked

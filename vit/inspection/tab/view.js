@@ -9,6 +9,7 @@ and returns a function that looks for new runs and steps. Letters as in the READ
 
 const JOINED = ["mean", "rollout", "relevance"];
 const LABELS = { mean: "mean of heads", rollout: "rollout", relevance: "relevance" };
+const WHY = ": they have not been written yet, they were too large, or it comes from another program";
 const KEPT = 500; // blobs in memory
 
 export const ownAddress = {
@@ -39,22 +40,25 @@ function addThrough(sum, weights, bytes, offset, scale) {
 /* What the weights attend to, (T), by a head's number, the mean over heads, the rollout or the relevance. */
 function received({ header, b, layers, relevance }, weights, layer, head) {
   const T = weights.length, h = header.heads;
-  const through = (l, head, sum) =>
-    addThrough(sum, weights, layers[l], (b * h + head) * T * T, header.scales[l][b][head]);
-  if (head === "relevance") return addThrough(new Float64Array(T), weights, relevance, b * T * T, header.relevance_scales[b]);
+  const add = (l, head) => addThrough(sum, weights, layers[l], (b * h + head) * T * T, header.scales[l][b][head]);
+  const sum = new Float64Array(T);
+  if (head === "relevance") return addThrough(sum, weights, relevance, b * T * T, header.relevance_scales[b]);
   if (head === "rollout") {
+    // readout · A_L · … · A_1, from the left: no product of matrices is needed
     for (let l = header.layers - 1; l >= 0; l--) {
       const mean = received({ header, b, layers }, weights, l + 1, "mean");
       weights = mean.map((value, t) => (value + weights[t]) / 2);
     }
     return weights;
   }
-  const sum = new Float64Array(T);
-  if (head !== "mean") return through(layer - 1, head - 1, sum);
-  for (let i = 0; i < h; i++) through(layer - 1, i, sum);
+  if (head !== "mean") return add(layer - 1, head - 1);
+  for (let i = 0; i < h; i++) add(layer - 1, i);
   return sum.map((value) => value / h);
 }
 
+const asHead = (text) => (JOINED.includes(text) ? text : Number(text));
+const upTo = (count) => Array.from({ length: count }, (_, i) => i + 1);
+const describe = (layer, head) => `layer ${layer}, ${head === "mean" ? LABELS.mean : `head ${head}`}`;
 const short = (value) => String(Number(value.toPrecision(2)));
 const nearest = (values, wanted) => values.reduce((a, b) => (Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a));
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -142,13 +146,15 @@ class View {
     this.runs = [];
     this.hover = null; // a place: {prefix} or {row, column, grid}
     this.images = make("div", { class: "images", role: "radiogroup", ariaLabel: "Image" });
-    this.compare = make("input", { type: "checkbox", onchange: () => this.change({ compare: this.compare.checked }) });
-    this.overview = make("input", { type: "checkbox", onchange: () => this.change({ overview: this.overview.checked }) });
+    const box = (name) =>
+      make("input", { type: "checkbox", onchange: ({ target }) => this.change({ [name]: target.checked }) });
+    [this.compare, this.overview] = ["compare", "overview"].map(box);
     this.panes = [new Pane(this, 0), new Pane(this, 1)];
     const choices = make("div", { class: "choices" }, labelled("Compare two", this.compare));
     choices.append(labelled("All layers and heads", this.overview));
     const top = make("header", {}, this.images, choices);
-    root.replaceChildren(make("main", { class: "attention" }, top, make("div", { class: "panes" }, ...this.panes.map((p) => p.element))));
+    const panes = make("div", { class: "panes" }, ...this.panes.map(({ element }) => element));
+    root.replaceChildren(make("main", { class: "attention" }, top, panes));
   }
 
   restore() {
@@ -158,10 +164,11 @@ class View {
       run: values.get("run" + end),
       step: number("step" + end), // null: the newest
       layer: number("layer" + end) || Infinity, // the last
-      head: JOINED.includes(values.get("head" + end)) ? values.get("head" + end) : number("head" + end) || "mean",
+      head: asHead(values.get("head" + end) ?? "mean") || "mean",
     });
     const [, row, column] = /^(\d+),(\d+)$/.exec(values.get("patch") ?? "") ?? [];
-    const pinned = row ? { row: row - 1, column: column - 1 } : number("prefix") ? { prefix: number("prefix") - 1 } : null;
+    const prefix = number("prefix");
+    const pinned = row ? { row: row - 1, column: column - 1 } : prefix ? { prefix: prefix - 1 } : null;
     this.state = {
       image: (number("image") || 1) - 1,
       pinned,
@@ -259,11 +266,11 @@ class Pane {
     this.view = view;
     this.number = number;
     this.ticket = 0;
-    const select = (name) => make("select", { onchange: (event) => this.choose({ [name]: event.target.value }) });
-    this.run = select("run");
-    this.layer = make("select", { onchange: () => this.choose({ layer: Number(this.layer.value) }) });
-    this.head = make("select", { onchange: () => this.choose({ head: JOINED.includes(this.head.value) ? this.head.value : Number(this.head.value) }) });
-    this.step = make("input", { type: "range", min: 0, oninput: () => this.choose({ step: this.data.steps[this.step.value] }) });
+    const select = (name, as) =>
+      make("select", { onchange: ({ target }) => this.choose({ [name]: as(target.value) }) });
+    [this.run, this.layer, this.head] = [select("run", String), select("layer", Number), select("head", asHead)];
+    const slide = () => this.choose({ step: this.data.steps[this.step.value] });
+    this.step = make("input", { type: "range", min: 0, oninput: slide });
     this.at = make("output", {});
     this.message = make("p", { class: "message", role: "alert", hidden: true });
     this.picture = make("canvas", { ariaHidden: "true" });
@@ -273,44 +280,43 @@ class Pane {
     this.frames = [[this.picture], [this.grey, this.heat]].map((layers, i) => this.frame(layers, this.cursors[i]));
     this.prefix = make("div", { class: "prefix" });
     this.peak = make("span");
-    this.bar = make("div", { class: "bar", ariaHidden: "true" }, this.peak, make("i"), make("span", { textContent: "0" }));
+    const zero = make("span", { textContent: "0" });
+    this.bar = make("div", { class: "bar", ariaHidden: "true" }, this.peak, make("i"), zero);
     const stops = Array.from({ length: 17 }, (_, i) => `rgb(${colour(i / 16).join(" ")})`);
     this.bar.style.setProperty("--colours", `linear-gradient(to top, ${stops})`);
-    this.stage = make("div", { class: "stage", tabIndex: 0, role: "application", onkeydown: (event) => this.key(event) });
-    this.stage.append(this.prefix, ...this.frames, this.bar);
+    const pictures = make("div", { class: "pictures" }, ...this.frames, this.bar);
+    this.stage = make("div", { class: "stage", tabIndex: 0, role: "application" }, this.prefix, pictures);
+    this.stage.onkeydown = (event) => this.key(event);
     this.caption = make("p", { class: "caption", role: "status", ariaLive: "polite" });
     this.cells = make("div", { class: "cells", role: "group", onkeydown: (event) => this.cellKey(event) });
     this.cells.ariaLabel = "All layers and heads: arrow keys move, Enter opens";
-    this.body = make("div", {}, this.stage, this.caption, this.cells);
+    this.body = make("div", { class: "body" }, make("div", {}, this.stage, this.caption), this.cells);
     const controls = make("div", { class: "controls" }, labelled("Run", this.run), labelled("Layer", this.layer));
     const step = labelled("Step", this.step);
     step.firstChild.append(" ", this.at);
     controls.append(labelled("Head", this.head), step);
-    this.element = make("section", { class: "pane", ariaLabel: number ? "Second map" : "First map" }, controls, this.message, this.body);
+    const ariaLabel = number ? "Second map" : "First map";
+    this.element = make("section", { class: "pane", ariaLabel }, controls, this.message, this.body);
   }
 
   frame(layers, cursor) {
     const frame = make("div", { class: "frame" }, ...layers, cursor);
-    const place = (event) => {
+    return this.pointable(frame, (event) => {
       const box = frame.getBoundingClientRect(), { grid } = this.data.header;
       const row = Math.floor(((event.clientY - box.top) / box.height) * grid[0]);
       const column = Math.floor(((event.clientX - box.left) / box.width) * grid[1]);
       return { row: clamp(row, 0, grid[0] - 1), column: clamp(column, 0, grid[1] - 1), grid };
-    };
-    this.pointable(frame, place);
-    return frame;
+    });
   }
 
-  pointable(element, place) {
-    element.onpointermove = (event) => this.data && this.view.point(place(event));
+  pointable(element, placeOf) {
+    element.onpointermove = (event) => this.view.point(placeOf(event));
     element.onpointerleave = () => this.view.point(null);
-    element.onclick = (event) => this.data && this.toggle(place(event));
-  }
-
-  toggle(place) {
-    const pinned = this.view.state.pinned;
-    const same = pinned && this.token(pinned) === this.token(place);
-    this.view.pin(same ? null : place);
+    element.onclick = (event) => {
+      const place = placeOf(event), again = this.token(this.view.state.pinned) === this.token(place);
+      this.view.pin(again ? null : place);
+    };
+    return element;
   }
 
   get place() {
@@ -331,7 +337,8 @@ class Pane {
 
   async load() {
     const ticket = ++this.ticket;
-    fill(this.run, this.view.runs.map(({ run, steps }) => [run, steps.length ? run || "." : `${run || "."} (no maps)`]), this.place.run);
+    const nameOf = ({ run, steps }) => [run, (run || ".") + (steps.length ? "" : " (no maps)")];
+    fill(this.run, this.view.runs.map(nameOf), this.place.run);
     let text = "";
     try {
       const data = await this.read();
@@ -350,28 +357,27 @@ class Pane {
     if (!runs.length) throw new Error("There is no run here yet. Maps come with the first step of a training.");
     const steps = runs.find((one) => one.run === run)?.steps;
     if (!steps) throw new Error(`There is no run ${run} here.`);
-    if (!steps.length) throw new Error(`The run ${run} has no attention maps: they have not been written yet, they were too large, or it comes from another program.`);
+    if (!steps.length) throw new Error(`The run ${run} has no attention maps${WHY}.`);
     const step = place.step === null ? steps.at(-1) : nearest(steps, place.step);
     const header = await store.header(run, step);
     const b = state.image, images = header.titles.length;
-    if (b >= images) throw new Error(`The run ${run} holds maps of ${images} images only. Choose one of the first ${images}.`);
+    if (b >= images) throw new Error(`The run ${run} holds maps of ${images} images only: choose another image.`);
     const layer = clamp(place.layer, 1, header.layers);
     const head = JOINED.includes(place.head) ? place.head : clamp(place.head, 1, header.heads);
     const wanted = (l) => state.overview || head === "rollout" || (l === layer - 1 && head !== "relevance");
     const [picture, relevance, ...layers] = await Promise.all([
       store.picture(run, step, 1 + b),
       store.matrices(run, step, 1 + images + header.layers),
-      ...header.scales.map((_, l) => (wanted(l) ? store.matrices(run, step, 1 + images + l) : null)),
+      ...header.scales.map((_, l) => wanted(l) && store.matrices(run, step, 1 + images + l)),
     ]);
     return { run, steps, step, header, b, layer, head, picture, relevance, layers, overview: state.overview };
   }
 
   show() {
     const { header, steps, step, layer, head, b, picture, overview } = this.data;
-    fill(this.layer, header.scales.map((_, l) => [String(l + 1), String(l + 1)]), String(layer));
+    fill(this.layer, upTo(header.layers).map((name) => [name, name]), layer);
     this.layer.disabled = ["rollout", "relevance"].includes(head);
-    const heads = header.scales[0][0].map((_, i) => [String(i + 1), String(i + 1)]);
-    fill(this.head, [...JOINED.map((name) => [name, LABELS[name]]), ...heads], String(head));
+    fill(this.head, [...JOINED, ...upTo(header.heads)].map((name) => [name, LABELS[name] ?? name]), head);
     this.step.max = steps.length - 1;
     this.step.value = steps.indexOf(step);
     this.step.disabled = steps.length < 2;
@@ -390,16 +396,13 @@ class Pane {
   showPrefix() {
     const { prefix, readout } = this.data.header;
     if (this.prefix.children.length !== prefix) {
-      const cells = Array.from({ length: prefix }, (_, t) => {
-        const cell = make("div", {}, make("i"), make("b"), make("span"));
-        this.pointable(cell, () => ({ prefix: t }));
-        return cell;
-      });
+      const cell = () => make("div", {}, make("i"), make("b"), make("span"));
+      const cells = Array.from({ length: prefix }, (_, t) => this.pointable(cell(), () => ({ prefix: t })));
       this.prefix.replaceChildren(...cells);
     }
-    const names = readout[this.data.b].slice(0, prefix).map((weight) => weight > 0); // no pool reads registers
-    let registers = 0;
-    this.names = names.map((read) => (read ? "class token" : `register ${++registers}`));
+    let registers = 0; // which no pool reads
+    const nameOf = (weight) => (weight > 0 ? "class token" : `register ${++registers}`);
+    this.names = readout[this.data.b].slice(0, prefix).map(nameOf);
     [...this.prefix.children].forEach((cell, t) => (cell.lastChild.textContent = this.names[t]));
   }
 
@@ -408,15 +411,15 @@ class Pane {
     if (this.cells.dataset.size !== `${layers},${heads}`) {
       this.cells.dataset.size = `${layers},${heads}`;
       this.cells.style.setProperty("--columns", heads + 1);
-      const columns = [...Array.from({ length: heads }, (_, i) => i + 1), "mean"];
-      const names = ["", ...columns].map((name) => make("span", { textContent: name ? (name === "mean" ? name : `h${name}`) : "" }));
+      const columns = [...upTo(heads), "mean"];
+      const names = ["head", ...columns].map((textContent) => make("span", { textContent }));
       this.buttons = [];
-      const rows = Array.from({ length: layers }, (_, l) => [
-        make("span", { textContent: `layer ${l + 1}` }),
+      const rows = upTo(layers).map((layer) => [
+        make("span", { textContent: `layer ${layer}` }),
         ...columns.map((head) => {
-          const onclick = () => this.choose({ layer: l + 1, head });
+          const onclick = () => this.choose({ layer, head });
           const button = make("button", { type: "button", onclick }, make("canvas"), make("small"));
-          this.buttons.push({ button, layer: l + 1, head });
+          this.buttons.push({ button, layer, head });
           return button;
         }),
       ]);
@@ -456,7 +459,8 @@ class Pane {
     if (!this.data) return;
     const { header, b, layer, head, overview } = this.data, { prefix, grid } = header;
     const pointed = this.token(this.view.hover ?? this.view.state.pinned);
-    const weights = Float64Array.from(header.readout[b], (weight, t) => (pointed === null ? weight : Number(t === pointed)));
+    const weightOf = (weight, t) => (pointed === null ? weight : Number(t === pointed));
+    const weights = Float64Array.from(header.readout[b], weightOf);
     const values = received(this.data, weights, layer, head), patches = values.subarray(prefix);
     const peak = Math.max(...patches);
     paintHeat(this.heat, patches, peak, grid);
@@ -474,10 +478,11 @@ class Pane {
       style.left = `${(100 / grid[1]) * ((pointed - prefix) % grid[1])}%`;
     }
     const [found, share] = header.found[b], title = header.titles[b];
-    const map = head === "rollout" || head === "relevance" ? head : `layer ${layer}, ${head === "mean" ? LABELS.mean : `head ${head}`}`;
-    const who = pointed === null ? "the readout" : pointed < prefix ? this.name(pointed) : `patch ${this.name(pointed)}`;
+    const map = this.layer.disabled ? head : describe(layer, head);
+    const who = pointed === null ? "the readout" : (pointed < prefix ? "" : "patch ") + this.name(pointed);
     const most = this.name(prefix + patches.indexOf(peak));
-    const rest = prefix ? `, and ${short(values.subarray(0, prefix).reduce((a, x) => a + x, 0))} to the tokens beside the picture` : "";
+    const beside = values.subarray(0, prefix).reduce((sum, value) => sum + value, 0);
+    const rest = prefix ? `, and ${short(beside)} to the tokens beside the picture` : "";
     const said = `${map}: ${who} of ${title} attends most to ${most}: ${short(peak)}${rest}. `;
     this.caption.textContent = `${said[0].toUpperCase()}${said.slice(1)}Found: ${found}, ${Math.round(100 * share)} %.`;
     if (overview)
@@ -485,7 +490,7 @@ class Pane {
         const own = received(this.data, weights, cell.layer, cell.head).subarray(prefix), highest = Math.max(...own);
         paintHeat(cell.button.firstChild, own, highest, grid);
         cell.button.lastChild.textContent = short(highest);
-        cell.button.ariaLabel = `layer ${cell.layer}, ${cell.head === "mean" ? LABELS.mean : `head ${cell.head}`}, maximum ${short(highest)}`;
+        cell.button.ariaLabel = `${describe(cell.layer, cell.head)}, maximum ${short(highest)}`;
       }
   }
 
@@ -496,14 +501,13 @@ class Pane {
     if (!arrow) return this.view.pin(null);
     const { grid, prefix } = this.data.header, pinned = this.view.state.pinned;
     const now = pinned && this.within(pinned);
-    if (!now) return this.view.pin({ row: Math.floor(grid[0] / 2), column: Math.floor(grid[1] / 2), grid });
-    if (now.prefix !== undefined) {
-      if (arrow[1] > 0) return this.view.pin({ row: clamp(now.prefix, 0, grid[0] - 1), column: 0, grid });
-      return this.view.pin({ prefix: clamp(now.prefix + arrow[0], 0, prefix - 1) });
-    }
-    if (now.column + arrow[1] < 0 && prefix) return this.view.pin({ prefix: clamp(now.row, 0, prefix - 1) });
-    const row = clamp(now.row + arrow[0], 0, grid[0] - 1), column = clamp(now.column + arrow[1], 0, grid[1] - 1);
-    this.view.pin({ row, column, grid });
+    const patch = (row, column) => ({ row: clamp(row, 0, grid[0] - 1), column: clamp(column, 0, grid[1] - 1), grid });
+    const beside = (row) => ({ prefix: clamp(row, 0, prefix - 1) });
+    let next = patch(grid[0] >> 1, grid[1] >> 1);
+    if (now?.prefix >= 0) next = arrow[1] > 0 ? patch(now.prefix, 0) : beside(now.prefix + arrow[0]);
+    else if (prefix && now?.column === 0 && arrow[1] < 0) next = beside(now.row);
+    else if (now) next = patch(now.row + arrow[0], now.column + arrow[1]);
+    this.view.pin(next);
   }
 
   cellKey(event) {
