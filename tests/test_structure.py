@@ -130,8 +130,8 @@ def test_every_direct_dependency_is_imported() -> None:
         used |= {module.partition(".")[0] for module in imports(file)}
     names = {re.sub(r"[-_.]+", "-", name).lower() for root in used for name in provides.get(root, [])}
     declared = {Requirement(line).name.lower() for line in PROJECT["dependencies"]}
-    with_torch = {"numpy", "pillow"}  # required by torchvision and matplotlib
-    assert names - with_torch - {PROJECT["name"]} <= declared | {"omegaconf"}
+    brought = {"numpy", "pillow", "werkzeug"}  # required by torchvision, matplotlib and tensorboard
+    assert names - brought - {PROJECT["name"]} <= declared | {"omegaconf"}
     assert declared - {"pytorch-lightning"} <= names
 
 

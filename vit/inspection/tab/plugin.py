@@ -26,9 +26,10 @@ class AttentionPlugin(base_plugin.TBPlugin):
         self.data = context.data_provider
 
     def get_plugin_apps(self) -> dict[str, Callable]:
-        answers = {"/runs": self._runs, "/header": self._header, "/blob": self._blob}
-        files = {name: functools.partial(_file, name, kind) for name, kind in PAGE.items()}
-        return {route: Request.application(_only_get(answer)) for route, answer in {**answers, **files}.items()}
+        answers: dict[str, Callable[[Request], Response]]
+        answers = {name: functools.partial(_file, name, kind) for name, kind in PAGE.items()}
+        answers |= {"/runs": self._runs, "/header": self._header, "/blob": self._blob}
+        return {route: Request.application(_only_get(answer)) for route, answer in answers.items()}
 
     def is_active(self) -> bool:
         return False  # what TensorBoard knows of the data suffices

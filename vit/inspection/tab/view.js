@@ -83,10 +83,13 @@ class Store {
 
   header = (run, step) => this.keep(JSON.stringify([run, step]), () => this.source.header(run, step));
   picture = (run, step, index) => this.blob(run, step, index, (bytes) => createImageBitmap(new Blob([bytes])));
-  matrices = (run, step, index) =>
-    this.blob(run, step, index, async (bytes) => {
-      const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-      return new Uint8Array(await new Response(inflated).arrayBuffer());
+  matrices = (run, step, index, T) =>
+    this.blob(run, step, index, async (compressed) => {
+      const inflated = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
+      const bytes = new Uint8Array(await new Response(inflated).arrayBuffer());
+      bytes.forEach((_, i) => i % T && (bytes[i] += bytes[i - 1])); // differences, modulo 256
+      bytes.forEach((_, i) => i % (T * T) >= T && (bytes[i] += bytes[i - T]));
+      return bytes;
     });
 
   blob(run, step, index, decode) {
@@ -269,9 +272,9 @@ class Pane {
     const select = (name, as) =>
       make("select", { onchange: ({ target }) => this.choose({ [name]: as(target.value) }) });
     [this.run, this.layer, this.head] = [select("run", String), select("layer", Number), select("head", asHead)];
-    const slide = () => this.choose({ step: this.data.steps[this.step.value] });
+    const slide = () => this.choose({ step: this.data?.steps[this.step.value] ?? null });
     this.step = make("input", { type: "range", min: 0, oninput: slide });
-    this.at = make("output", {});
+    this.at = make("strong");
     this.message = make("p", { class: "message", role: "alert", hidden: true });
     this.picture = make("canvas", { ariaHidden: "true" });
     this.grey = make("canvas", { class: "grey", ariaHidden: "true" });
@@ -290,7 +293,7 @@ class Pane {
     this.caption = make("p", { class: "caption", role: "status", ariaLive: "polite" });
     this.cells = make("div", { class: "cells", role: "group", onkeydown: (event) => this.cellKey(event) });
     this.cells.ariaLabel = "All layers and heads: arrow keys move, Enter opens";
-    this.body = make("div", { class: "body" }, make("div", {}, this.stage, this.caption), this.cells);
+    this.body = make("div", { class: "body", hidden: true }, make("div", {}, this.stage, this.caption), this.cells);
     const controls = make("div", { class: "controls" }, labelled("Run", this.run), labelled("Layer", this.layer));
     const step = labelled("Step", this.step);
     step.firstChild.append(" ", this.at);
@@ -360,15 +363,15 @@ class Pane {
     if (!steps.length) throw new Error(`The run ${run} has no attention maps${WHY}.`);
     const step = place.step === null ? steps.at(-1) : nearest(steps, place.step);
     const header = await store.header(run, step);
-    const b = state.image, images = header.titles.length;
+    const b = state.image, images = header.titles.length, T = header.readout[0].length;
     if (b >= images) throw new Error(`The run ${run} holds maps of ${images} images only: choose another image.`);
     const layer = clamp(place.layer, 1, header.layers);
     const head = JOINED.includes(place.head) ? place.head : clamp(place.head, 1, header.heads);
     const wanted = (l) => state.overview || head === "rollout" || (l === layer - 1 && head !== "relevance");
     const [picture, relevance, ...layers] = await Promise.all([
       store.picture(run, step, 1 + b),
-      store.matrices(run, step, 1 + images + header.layers),
-      ...header.scales.map((_, l) => wanted(l) && store.matrices(run, step, 1 + images + l)),
+      store.matrices(run, step, 1 + images + header.layers, T),
+      ...header.scales.map((_, l) => wanted(l) && store.matrices(run, step, 1 + images + l, T)),
     ]);
     return { run, steps, step, header, b, layer, head, picture, relevance, layers, overview: state.overview };
   }
@@ -484,7 +487,8 @@ class Pane {
     const beside = values.subarray(0, prefix).reduce((sum, value) => sum + value, 0);
     const rest = prefix ? `, and ${short(beside)} to the tokens beside the picture` : "";
     const said = `${map}: ${who} of ${title} attends most to ${most}: ${short(peak)}${rest}. `;
-    this.caption.textContent = `${said[0].toUpperCase()}${said.slice(1)}Found: ${found}, ${Math.round(100 * share)} %.`;
+    const text = `${said[0].toUpperCase()}${said.slice(1)}Found: ${found}, ${Math.round(100 * share)} %.`;
+    if (this.caption.textContent !== text) this.caption.textContent = text; // else it would be read out again
     if (overview)
       for (const cell of this.buttons) {
         const own = received(this.data, weights, cell.layer, cell.head).subarray(prefix), highest = Math.max(...own);
