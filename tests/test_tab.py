@@ -101,6 +101,16 @@ def test_a_relevance_of_nothing_is_no_division_by_zero() -> None:
     assert restored.images.shape == (1, 3, 8, 8)
 
 
+def test_a_training_that_diverged_is_shown_as_nothing() -> None:
+    vit = tiny_vit(pool="sequence")
+    with torch.no_grad():
+        vit.layers[1].attention.qkv.weight[:] = float("nan")
+    header, _, maps, _ = map_record.unpack(record(vit, ["cat"])[2])
+    assert "NaN" not in json.dumps(header)
+    assert maps[0].any()
+    assert not maps[1].any()
+
+
 def test_only_as_many_images_as_fit_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(map_record, "LARGEST", 2 * 2 * 4 * 16**2 + 1)
     _, _, packed = record(tiny_vit(), ["cat", "dog", "ship"])

@@ -45,7 +45,7 @@ def pack(
 ) -> list[bytes]:
     """Of as many images as fit into `LARGEST`; an empty list if not one does.
 
-    relevance: (B,T,T). images: uint8 (B,C,H,W). titles: the true class of each.
+    relevance: (B,T,T). images: uint8 (B,C,H,W). titles: the true class of each. What is not a number becomes 0.
     """
     heads, tokens = seen.maps[0].shape[1:3]
     fit = min(len(images), LARGEST // (len(seen.maps) * heads * tokens**2))
@@ -53,7 +53,7 @@ def pack(
         return []
     layers = [_quantized(weights[:fit]) for weights in seen.maps]
     relevances, relevance_scales = _quantized(relevance[:fit])
-    share, found = seen.logits.detach().softmax(dim=1).max(dim=1)
+    share, found = seen.logits.detach().softmax(dim=1).nan_to_num().max(dim=1)
     header = {
         "version": VERSION,
         "step": step,
@@ -64,7 +64,7 @@ def pack(
         "image_size": list(images.shape[2:]),
         "titles": list(titles[:fit]),
         "found": [[classes[int(k)], round(float(p), 4)] for k, p in zip(found[:fit], share, strict=False)],
-        "readout": seen.readout[:fit].tolist(),
+        "readout": seen.readout[:fit].nan_to_num().tolist(),
         "scales": [scales for _, scales in layers],
         "relevance_scales": relevance_scales,
     }
@@ -112,8 +112,9 @@ def write(writer: Any, blobs: list[bytes], step: int) -> None:
 
 def _quantized(matrices: Tensor) -> tuple[bytes, Any]:
     """(…,T,T) → compressed uint8, and what 255 stands for in each matrix, nested lists of (…)."""
-    scales = matrices.detach().amax(dim=(-2, -1))
-    steps = (matrices.detach() / scales.clamp(min=1e-30)[..., None, None] * 255).round().to(torch.uint8)
+    matrices = matrices.detach().nan_to_num()
+    scales = matrices.amax(dim=(-2, -1))
+    steps = (matrices / scales.clamp(min=1e-30)[..., None, None] * 255).round().to(torch.uint8)
     zero = np.uint8(0)
     # Neighbours attend alike: as differences, 10 images of a default run take 1.5 MB a step instead of 1.8.
     changes = np.diff(np.diff(steps.cpu().numpy(), axis=-1, prepend=zero), axis=-2, prepend=zero)
