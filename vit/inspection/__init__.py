@@ -1,7 +1,2 @@
-"""Looking inside: maps (pure functions), pictures, and the callbacks that log them."""
-
-from vit.inspection.attention_logger import AttentionLogger, Shown
-from vit.inspection.data_logger import DataLogger
-from vit.inspection.maps import readout_maps
-
-__all__ = ["AttentionLogger", "DataLogger", "Shown", "readout_maps"]
+"""Looking inside: maps (pure functions), pictures, and the callbacks that log them. Nothing is imported here, because
+TensorBoard passes here on its way to the tab and would wait for torch."""

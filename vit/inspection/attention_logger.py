@@ -16,9 +16,10 @@ from torch import Tensor
 
 from vit.data import normalize
 from vit.data.download import print_flushed
+from vit.inspection import map_record
 from vit.inspection.figures import filter_figure, matrix_figure, position_figure
 from vit.inspection.log_picture import log_picture
-from vit.inspection.maps import logit_lens, method_maps, readout_maps
+from vit.inspection.maps import logit_lens, method_matrices, read_matrices, readout_maps
 from vit.inspection.measures import (
     attention_distance,
     attention_entropy,
@@ -156,8 +157,9 @@ class AttentionLogger(Callback):
         vit: ViT = module.vit
         with torch.enable_grad():
             seen = vit.attend(normalize(self.shown.images.to(module.device), module.mean, module.std))
-            maps = method_maps(seen, grid=vit.grid)
+            matrices = method_matrices(seen)
         with torch.no_grad():
+            maps = read_matrices(matrices, seen.readout, grid=vit.grid)
             for tag, picture in self._pictures(vit, seen, maps):
                 name = tag.removeprefix("attention/").replace("/", "_")
                 file = self.folder / f"step_{step:06d}_{name}.png"
@@ -165,12 +167,25 @@ class AttentionLogger(Callback):
             if trainer.logger is not None:
                 masks = None if self.shown.masks is None else self.shown.masks.to(module.device)
                 trainer.logger.log_metrics(measures(seen, vit, maps, masks), step=step)
+                blobs = map_record.pack(
+                    seen,
+                    matrices["relevance"],
+                    self.shown.images,
+                    step=step,
+                    grid=vit.grid,
+                    titles=self._titles(),
+                    classes=self.shown.classes,
+                )
+                map_record.write(trainer.logger.experiment, blobs, step)  # type: ignore[attr-defined]
             if step == max(self.steps):
                 self._log_end(trainer, module, seen, step)
 
+    def _titles(self) -> list[str]:
+        return [self.shown.note + self.shown.classes[int(label)] for label in self.shown.labels]
+
     def _pictures(self, vit: ViT, seen: Attention, maps: dict[str, Tensor]) -> list[tuple[str, np.ndarray]]:
         shown, depth = self.shown, len(seen.maps)
-        true = [shown.note + shown.classes[int(label)] for label in shown.labels]
+        true = self._titles()
         share, found = seen.logits.softmax(dim=1).max(dim=1)
         titles = [
             f"{name}: {100 * float(part):.0f}% {shown.classes[int(label)]}"

@@ -46,8 +46,8 @@ def relevance(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return joined - one
 
 
-def method_maps(seen: Attention, *, grid: tuple[int, int], classes: Tensor | None = None) -> dict[str, Tensor]:
-    """One map an image, (B,rows,columns), by each method: the last layer's mean over heads, rollout, relevance.
+def method_matrices(seen: Attention, *, classes: Tensor | None = None) -> dict[str, Tensor]:
+    """One matrix an image, (B,T,T), by each method: the last layer's mean over heads, rollout, relevance.
 
     `seen` must hold its graph, hence comes from neither no_grad nor inference mode. Relevance is that for `classes`
     (B,), or else for the class found.
@@ -55,13 +55,22 @@ def method_maps(seen: Attention, *, grid: tuple[int, int], classes: Tensor | Non
     chosen = seen.logits.argmax(1) if classes is None else classes
     gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
     maps = [weights.detach() for weights in seen.maps]
-    matrices = {
+    return {
         "last layer": maps[-1].mean(dim=1),
         "rollout": rollout(maps),
         "relevance": relevance(maps, gradients),
     }
-    readout = seen.readout.detach()
-    return {name: readout_maps(matrix[:, None], readout, grid=grid).squeeze(1) for name, matrix in matrices.items()}
+
+
+def read_matrices(matrices: dict[str, Tensor], readout: Tensor, *, grid: tuple[int, int]) -> dict[str, Tensor]:
+    """The map (B,rows,columns) of each matrix (B,T,T)."""
+    read = readout.detach()
+    return {name: readout_maps(matrix[:, None], read, grid=grid).squeeze(1) for name, matrix in matrices.items()}
+
+
+def method_maps(seen: Attention, *, grid: tuple[int, int], classes: Tensor | None = None) -> dict[str, Tensor]:
+    """One map an image, (B,rows,columns), by each method of `method_matrices`."""
+    return read_matrices(method_matrices(seen, classes=classes), seen.readout, grid=grid)
 
 
 def logit_lens(vit: ViT, tokens: Tensor) -> Tensor:

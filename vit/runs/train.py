@@ -17,7 +17,8 @@ from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
-from vit.inspection import AttentionLogger, DataLogger, Shown
+from vit.inspection.attention_logger import AttentionLogger, Shown
+from vit.inspection.data_logger import DataLogger
 from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command

@@ -1,0 +1,297 @@
+"""The Attention tab in a real browser does what its labels say."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from tests.browser import CHROMIUM, Page, tensorboard
+from tests.map_runs import Seen, record, write_all
+from tests.references import tiny_vit
+from vit.inspection import map_record
+from vit.inspection.maps import rollout
+
+if not CHROMIUM and not os.environ.get("CI"):
+    pytest.skip("there is no Chromium here", allow_module_level=True)
+
+GRID, PREFIX = 4, 2  # of run `a`
+FRAME = "[...document.querySelectorAll('iframe')].find(f => f.src.includes('name=attention')).contentWindow"
+
+
+class Tab:
+    """The tab's page, alone as TensorBoard serves it for its frame."""
+
+    def __init__(self, page: Page, address: str, folder: Path, seen: dict[int, Seen]) -> None:
+        self.page, self.host, self.folder, self.seen = page, address, folder, seen
+        self.address = address + "data/plugin_entry.html?name=attention#attention"
+
+    def open(self, *state: str) -> None:
+        self.page.errors.clear()
+        self.page.open("".join([self.address, *(f"&p.attention.{one}" for one in state)]))
+        self.page.wait("document.querySelector('.caption').textContent || !document.querySelector('.message').hidden")
+
+    def caption(self, expected: str, pane: int = 0) -> str:
+        """The line below a map, once it holds what is expected."""
+        text = f"document.querySelectorAll('.caption')[{pane}].textContent"
+        self.page.wait(f"{text}.includes({expected!r})")
+        return self.page.run(text)
+
+    def message(self, expected: str, pane: int = 0) -> None:
+        one = f"document.querySelectorAll('.message')[{pane}]"
+        self.page.wait(f"!{one}.hidden && {one}.textContent.includes({expected!r})")
+
+    def choose(self, label: str, value: str, pane: int = 0) -> None:
+        """As a person does with a select."""
+        found = f"""[...document.querySelectorAll('.pane')[{pane}].querySelectorAll('label')]
+            .find(l => l.textContent.startsWith('{label}')).querySelector('select')"""
+        self.page.run(f"(s => {{ s.value = '{value}'; s.dispatchEvent(new Event('change')); }})({found})")
+
+    def spot(self, row: int, column: int, frame: int = 0) -> tuple[float, float]:
+        """Where on the screen a patch of run `a` lies, counted from 1."""
+        box = f"document.querySelectorAll('.frame')[{frame}].getBoundingClientRect()"
+        left, top, width, height = self.page.run(f"(b => [b.left, b.top, b.width, b.height])({box})")
+        return left + width * (column - 0.5) / GRID, top + height * (row - 0.5) / GRID
+
+    def focus(self, selector: str) -> None:
+        self.page.run(f"document.querySelector('{selector}').focus()")
+
+    def click(self, selector: str) -> None:
+        self.page.run(f"document.querySelector('{selector}').click()")
+
+    def state(self) -> set[str]:
+        hash_part = self.page.run("location.hash")
+        return {one.removeprefix("p.attention.") for one in hash_part.split("&")[1:]}
+
+    def assert_shows(self, said: str, values: Tensor, pane: int = 0) -> None:
+        """The caption and the picture name the patch to which these weights (T,) give most."""
+        patches = values[PREFIX:]
+        best = int(patches.argmax())
+        text = self.caption(f"{said} attends most to row {best // GRID + 1}, column {best % GRID + 1}: ", pane)
+        numbers = re.search(r"column \d: (\S+), and (\S+) to the tokens beside", text)
+        assert numbers
+        assert float(numbers[1]) == pytest.approx(float(patches.max()), rel=0.06)
+        assert float(numbers[2]) == pytest.approx(float(values[:PREFIX].sum()), rel=0.06, abs=0.005)
+        heat = f"""(canvas => {{
+            const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const light = Array.from({{length: pixels.length / 4}}, (_, i) => pixels[4 * i] + pixels[4 * i + 1]);
+            return [canvas.width, canvas.height, light.indexOf(Math.max(...light))];
+        }})(document.querySelectorAll('.heat')[{pane}])"""
+        assert self.page.run(heat) == [GRID, GRID, best]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    assert CHROMIUM, "Chromium is needed: on Debian the package chromium"
+    folder = tmp_path_factory.mktemp("runs")
+    seen = write_all(folder)
+    with tensorboard(folder) as address:
+        page = Page(tmp_path_factory.mktemp("profile"))
+        try:
+            yield Tab(page, address, folder, seen)
+        finally:
+            page.close()
+
+
+@pytest.fixture
+def tab(opened: Tab) -> Iterator[Tab]:
+    """Afterwards the console must have stayed silent, and no other host been asked."""
+    opened.page.mouse(0, 0)
+    yield opened
+    errors = [error for error in opened.page.errors if "favicon.ico" not in error]
+    assert not errors
+    assert opened.page.hosts == {opened.host.split("/")[2]}
+
+
+def received(tab: Tab, step: int, layer: int, head: int | str, token: int | None) -> Tensor:
+    """What the readout or a token of run a's first image attends to: (T,)."""
+    seen, relevance, _ = tab.seen[step]
+    matrix = {
+        "mean": lambda: seen.maps[layer - 1][0].mean(dim=0),
+        "rollout": lambda: rollout(seen.maps)[0],
+        "relevance": lambda: relevance[0],
+    }.get(str(head), lambda: seen.maps[layer - 1][0, int(head) - 1])()
+    return (seen.readout[0] @ matrix if token is None else matrix[token]).detach()
+
+
+def token(row: int, column: int) -> int:
+    return PREFIX + GRID * (row - 1) + column - 1
+
+
+def test_in_tensorboard_the_tab_shows_the_runs(tab: Tab) -> None:
+    page = tab.page
+    page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    page.open(f"{tab.host}#attention&p.attention.run=a&p.attention.head=3")
+    page.wait(f"{FRAME}.document.querySelector('.caption').textContent.includes('Layer 2, head 3: the readout of cat')")
+    options = page.run(f"[...{FRAME}.document.querySelector('select').options].map(o => o.textContent)")
+    assert {"a", "b", "none (no maps)"} <= set(options)
+    place = page.run(f"""(f => {{
+        const outer = f.frameElement.getBoundingClientRect();
+        const inner = f.document.querySelector('.frame').getBoundingClientRect();
+        return [outer.left + inner.left + inner.width * 0.9, outer.top + inner.top + inner.height * 0.1];
+    }})({FRAME})""")
+    page.mouse(*place, click=True)
+    page.wait(f"{FRAME}.document.querySelector('.caption').textContent.includes('patch row 1, column 4 of cat')")
+    assert page.run("location.hash").startswith("#attention&p.attention.image=1&p.attention.run=a&")
+    assert "p.attention.patch=1%2C4" in page.run("location.hash")
+    ground = f"{FRAME}.getComputedStyle({FRAME}.document.body).backgroundColor"
+    assert page.run(ground) == "rgb(27, 28, 31)"
+    page.run("document.body.classList.remove('dark-mode')")  # as TensorBoard's own switch does
+    page.wait(f"{ground} === 'rgb(255, 255, 255)'")
+    page.send("Emulation.setEmulatedMedia", features=[])
+
+
+def test_hovering_shows_where_a_patch_attends_and_leaving_the_readout(tab: Tab) -> None:
+    tab.open("run=a", "step=20", "layer=1", "head=2")
+    tab.assert_shows("Layer 1, head 2: the readout of cat", received(tab, 20, 1, 2, None))
+    for row, column, frame in ((2, 3, 0), (4, 1, 1)):
+        tab.page.mouse(*tab.spot(row, column, frame))
+        said = f"Layer 1, head 2: patch row {row}, column {column} of cat"
+        tab.assert_shows(said, received(tab, 20, 1, 2, token(row, column)))
+    tab.page.mouse(1, 1)
+    tab.caption("the readout of cat")
+    assert not any(one.startswith("patch") for one in tab.state())
+
+
+@pytest.mark.parametrize("head", ["1", "4", "mean", "rollout", "relevance"])
+def test_heads_and_what_joins_them(tab: Tab, head: str) -> None:
+    tab.open("run=a", "step=5", "layer=1", "patch=3,2")
+    tab.choose("Head", head)
+    layered = "Layer 1, " + ("mean of heads" if head == "mean" else f"head {head}")
+    said = head.capitalize() if head in ("rollout", "relevance") else layered
+    tab.assert_shows(f"{said}: patch row 3, column 2 of cat", received(tab, 5, 1, head, token(3, 2)))
+    tab.focus(".stage")
+    tab.page.press("Escape")
+    tab.assert_shows(f"{said}: the readout of cat", received(tab, 5, 1, head, None))
+    assert tab.page.run("document.querySelectorAll('select')[1].disabled") == (head in ("rollout", "relevance"))
+
+
+def test_arrow_keys_move_from_patch_to_patch_and_beside_the_picture(tab: Tab) -> None:
+    tab.open("run=a", "step=20", "layer=2", "head=1")
+    tab.focus(".stage")
+    for keys, said, at in (
+        (["ArrowUp"], "patch row 3, column 3", token(3, 3)),
+        (["ArrowUp", "ArrowLeft"], "patch row 2, column 2", token(2, 2)),
+        (["ArrowDown"] * 5 + ["ArrowRight"] * 5, "patch row 4, column 4", token(4, 4)),
+        (["ArrowUp"] * 3 + ["ArrowLeft"] * 4, "class token", 0),
+        (["ArrowDown"], "register 1", 1),
+        (["ArrowRight"], "patch row 2, column 1", token(2, 1)),
+    ):
+        tab.page.press(*keys)
+        tab.assert_shows(f"Layer 2, head 1: {said} of cat", received(tab, 20, 2, 1, at))
+    assert tab.page.run("document.querySelector('.caption').ariaLive") == "polite"
+
+
+def test_the_slider_goes_through_the_steps(tab: Tab) -> None:
+    tab.open("run=a", "layer=2", "head=4")
+    tab.assert_shows("the readout of cat", received(tab, 20, 2, 4, None))  # the newest
+    tab.focus("input[type=range]")
+    for step in (5, 0):
+        tab.page.press("ArrowLeft")
+        tab.page.wait(f"document.querySelector('strong').textContent === '{step}'")
+        tab.assert_shows("the readout of cat", received(tab, step, 2, 4, None))
+        assert f"step={step}" in tab.state()
+
+
+def test_two_panes_compare_steps_heads_and_runs(tab: Tab) -> None:
+    tab.open("run=a", "layer=2", "head=1")
+    tab.click(".choices input")
+    tab.assert_shows("the readout of cat", received(tab, 0, 2, 1, None), pane=1)  # the first step beside the last
+    tab.page.mouse(*tab.spot(1, 2))
+    for pane, step in enumerate((20, 0)):
+        tab.assert_shows("patch row 1, column 2 of cat", received(tab, step, 2, 1, token(1, 2)), pane)
+    tab.choose("Head", "3", pane=1)
+    tab.assert_shows("Layer 2, head 3: patch row 1, column 2 of cat", received(tab, 0, 2, 3, token(1, 2)), pane=1)
+    tab.choose("Run", "b", pane=1)  # 8 × 8 patches: the one in the same place
+    tab.caption("Layer 2, head 2: patch row 2, column 4 of ウサギ", pane=1)
+
+
+def test_a_link_restores_what_was_seen(tab: Tab) -> None:
+    tab.open("run=a", "step=0", "layer=1", "head=4", "image=2", "compare=1", "run2=b", "head2=rollout", "patch=2,4")
+    before = [tab.caption("patch row 2, column 4 of <b>dog</b>"), tab.caption("Rollout: patch", pane=1)]
+    tab.choose("Head", "2")
+    before[0] = tab.caption("Layer 1, head 2: patch row 2, column 4")
+    link = tab.page.run("location.href")
+    tab.open()
+    tab.page.open(link)
+    assert [tab.caption("Layer 1, head 2: patch row 2"), tab.caption("Rollout: patch", pane=1)] == before
+    tab.page.run("void (location.hash = location.hash.replace('head=2', 'head=3'))")  # pasted into the open page
+    tab.caption("Layer 1, head 3: patch row 2")
+
+
+def test_all_layers_and_heads_at_once_open_at_a_click(tab: Tab) -> None:
+    tab.open("run=a", "layer=1", "head=1")
+    labels = tab.page.wait(
+        "(b => b.length && b[0].ariaLabel && b.map(x => x.ariaLabel))([...document.querySelectorAll('.cells button')])"
+    )
+    heads = ["head 1", "head 2", "head 3", "head 4", "mean of heads"]
+    assert [label.rpartition(",")[0] for label in labels] == [f"layer {n}, {head}" for n in (1, 2) for head in heads]
+    for label, layer, head in ((labels[2], 1, 3), (labels[9], 2, "mean")):
+        highest = float(received(tab, 20, layer, head, None)[PREFIX:].max())
+        assert float(label.split()[-1]) == pytest.approx(highest, rel=0.06)
+    tab.click(".cells button:nth-of-type(8)")
+    tab.assert_shows("Layer 2, head 3: the readout of cat", received(tab, 20, 2, 3, None))
+    tab.focus(".cells button[aria-pressed=true]")
+    tab.page.press("ArrowUp", "ArrowRight", "Enter")
+    tab.page.run("document.activeElement.click()")
+    tab.caption("Layer 1, head 4: ")
+    tab.click(".choices label:nth-of-type(2) input")
+    tab.page.wait("document.querySelector('.cells').hidden")
+
+
+def test_it_is_said_what_is_not_there(tab: Tab) -> None:
+    tab.open("run=none")
+    tab.message("The run none has no attention maps")
+    tab.choose("Run", "b")
+    tab.caption("of ウサギ attends most")
+    tab.open("run=b", "image=3", "compare=1", "run2=a")
+    tab.message("The run a holds maps of 2 images only", pane=1)
+    tab.open("run=gone")
+    tab.message("There is no run gone here")
+    tab.open("run=a", "layer=99", "head=99", "step=9999", "patch=99,99", "prefix=x")
+    tab.caption("Layer 2, head 4: patch row 4, column 4")
+
+
+def test_class_names_are_text(tab: Tab) -> None:
+    tab.open("run=a", "image=2")
+    tab.caption("the readout of <b>dog</b>")
+    assert tab.page.run("[...document.querySelectorAll('b')].every(b => b.closest('.prefix'))")
+    assert tab.page.run("[...document.querySelectorAll('.images label')].map(l => l.title)") == ["cat", "<b>dog</b>"]
+
+
+def test_images_are_chosen_with_the_keyboard_too(tab: Tab) -> None:
+    tab.open("run=a")
+    tab.page.wait("document.querySelectorAll('.images input').length === 2")
+    tab.focus(".images input:checked")
+    tab.page.press("ArrowRight")
+    tab.caption("of <b>dog</b>")
+    assert "image=2" in tab.state()
+
+
+def test_a_run_that_is_being_written_grows_on_the_page(tab: Tab) -> None:
+    with SummaryWriter(tab.folder / "growing") as writer:
+        packed = record(tiny_vit(), ["cat"])[2]
+        map_record.write(writer, packed, 0)
+        writer.flush()
+        tab.page.wait(
+            f"fetch('{tab.host}data/plugin/attention/runs').then(a => a.text()).then(t => t.includes('growing'))"
+        )
+        tab.open("run=growing")
+        tab.page.wait("document.querySelector('strong').textContent === '0'")
+        map_record.write(writer, packed, 1500)
+        writer.flush()
+        tab.page.wait("document.querySelector('strong').textContent === '1,500'")
+
+
+def test_every_control_has_a_name(tab: Tab) -> None:
+    tab.open("run=a", "compare=1", "run2=b")
+    tab.caption("readout", pane=1)
+    tab.page.wait("document.querySelectorAll('.images input').length === 2")
+    nodes = tab.page.send("Accessibility.getFullAXTree")["nodes"]
+    for node in nodes:
+        if node.get("role", {}).get("value") in ("button", "combobox", "slider", "radio", "checkbox", "application"):
+            assert node["name"]["value"].strip(), node
+    assert [node.get("role", {}).get("value") for node in nodes].count("slider") == 2
