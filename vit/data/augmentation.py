@@ -74,9 +74,10 @@ def draw_crop_and_flip(images: Tensor, *, crop: int, flip: bool) -> tuple[Tensor
 
 
 def take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The images (B,C,H,W) that consist of these rows (B,H) and columns (B,W) of each, in one indexing operation."""
-    image = torch.arange(len(images), device=images.device)
-    return images[image[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    """The images (B,C,H,W) that consist of these rows (B,H) and columns (B,W) of each."""
+    height, width = images.shape[2:]
+    index = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    return images.flatten(2).gather(2, index[:, None].expand(-1, images.shape[1], -1)).unflatten(2, (height, width))
 
 
 def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

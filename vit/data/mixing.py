@@ -13,15 +13,16 @@ def erase(images: Tensor, *, share: float) -> Tensor:
     2 to 33 % of the area, height over width 0.3 to 3.3, as in torchvision; a longer side than the image's is cut to it.
     Zhong et al. 2020 (arXiv 1708.04896).
     """
-    size = torch.tensor(images.shape[2:])
-    area = uniform(0.02, 0.33, images) * size.prod()
-    ratio = uniform(math.log(0.3), math.log(3.3), images).exp()
-    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (B,2): height, width
+    chosen = (torch.rand(len(images)) < share).nonzero().flatten().to(images.device)
+    before, size = images[chosen], torch.tensor(images.shape[2:])
+    area = uniform(0.02, 0.33, before) * size.prod()
+    ratio = uniform(math.log(0.3), math.log(3.3), before).exp()
+    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (M,2): height, width
     sides = torch.minimum(sides.round().clamp(min=1), size)
-    corner = (torch.rand(len(images), 2) * (size - sides + 1)).floor()
-    chosen = (torch.rand(len(images)) < share).to(images.device)
-    box = boxes(images, corner, sides) & chosen[:, None, None]
-    return torch.where(box[:, None], torch.randint_like(images, 256), images)
+    corner = (torch.rand(len(before), 2) * (size - sides + 1)).floor()
+    erased = images.clone()
+    erased[chosen] = torch.where(boxes(before, corner, sides)[:, None], torch.randint_like(before, 256), before)
+    return erased
 
 
 def mix(images: Tensor, targets: Tensor, *, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:

@@ -19,48 +19,47 @@ Change = Callable[[Tensor, Tensor], Tensor]  # images uint8 (M,C,H,W), their mag
 
 
 class Operation(NamedTuple):
-    change: Change
+    change: Change | None  # of colours; None where nothing changes, or only places: see `movements`
     weakest: float
     strongest: float
     signed: bool  # half of the magnitudes are negative
-    geometric: bool  # moves pixels: a mask of the image must follow
 
 
-def warp(images: Tensor, matrix: Tensor, *, about_middle: bool = True) -> Tensor:
-    """Take each pixel from where the matrices (M,2,3), in pixels, say; black where that is outside."""
+def movements(drawn: "Draw", height: int, width: int) -> Tensor:
+    """Where each pixel of an image comes from, counted from the middle: a matrix (B,2,3) on (column, row, 1).
+
+    Shears are about the upper left corner.
+    """
+
+    def of(name: str, magnitude: Tensor) -> Tensor:
+        return torch.where(drawn.operation == list(OPERATIONS).index(name), magnitude, 0.0)
+
+    shear_x, shear_y = (of(name, drawn.magnitude) for name in ("shear_x", "shear_y"))
+    right, down = (of(name, drawn.magnitude.trunc()) for name in ("translate_x", "translate_y"))
+    angle = of("rotate", drawn.magnitude).deg2rad()  # counter-clockwise
+    sin, cos = angle.sin(), angle.cos()
+    column = torch.stack([cos, shear_x - sin, shear_x * height / 2 - right], dim=1)
+    row = torch.stack([shear_y + sin, cos, shear_y * width / 2 - down], dim=1)
+    return torch.stack([column, row], dim=1)
+
+
+def move(images: Tensor, drawn: "Draw") -> Tensor:
+    """Images uint8 (B,C,H,W) with every pixel from where `movements` says; black where that is outside."""
     height, width = images.shape[2:]
-    matrix = matrix.to(images.device)
-    rows, columns = torch.meshgrid(
-        *(torch.arange(side, device=images.device) for side in (height, width)), indexing="ij"
-    )
-    middle = torch.tensor([(width - 1) / 2, (height - 1) / 2] if about_middle else [-0.5, -0.5], device=images.device)
-    place = torch.stack([columns - middle[0], rows - middle[1], torch.ones_like(rows)]).flatten(1)  # (3,HW)
-    source = matrix @ place + middle[:, None]  # (M,2,HW)
-    column, row = source.round().long().unbind(1)
+    geometric = [number for number, name in enumerate(OPERATIONS) if name in GEOMETRIC]
+    moved = torch.isin(drawn.operation, torch.tensor(geometric)).nonzero().flatten()
+    matrix = movements(drawn, height, width)[moved].to(images.device)
+    moved = moved.to(images.device)
+    rows, columns = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
+    place = torch.stack([*torch.meshgrid(columns, rows, indexing="xy"), torch.ones(height, width).to(images.device)])
+    column, row = (matrix @ place.flatten(1)).unbind(1)  # each (M,HW)
+    column, row = (column + (width - 1) / 2).round().long(), (row + (height - 1) / 2).round().long()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-    taken = images.flatten(2).gather(2, index[:, None].expand(-1, images.shape[1], -1))
-    return (taken * inside[:, None]).view_as(images)
-
-
-def matrices(
-    *,
-    xx: Tensor | float = 1.0,
-    xy: Tensor | float = 0.0,
-    dx: Tensor | float = 0.0,
-    yx: Tensor | float = 0.0,
-    yy: Tensor | float = 1.0,
-    dy: Tensor | float = 0.0,
-) -> Tensor:
-    """(M,2,3) of entries (M,) or the same for all: x ← xx·x + xy·y + dx, y ← yx·x + yy·y + dy."""
-    entries = torch.broadcast_tensors(*(torch.as_tensor(entry) for entry in (xx, xy, dx, yx, yy, dy)))
-    return torch.stack(entries, dim=1).view(-1, 2, 3)
-
-
-def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Counter-clockwise."""
-    sin, cos = degrees.deg2rad().sin(), degrees.deg2rad().cos()
-    return warp(images, matrices(xx=cos, xy=-sin, yx=sin, yy=cos))
+    taken = images[moved].flatten(2).gather(2, index[:, None].expand(-1, images.shape[1], -1))
+    result = images.clone()
+    result[moved] = (taken * inside[:, None]).unflatten(2, (height, width))
+    return result
 
 
 def blend(images: Tensor, other: Tensor | float, magnitude: Tensor) -> Tensor:
@@ -96,21 +95,22 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 
 OPERATIONS = {
-    "identity": Operation(lambda images, _: images, 0, 0, False, False),
-    "shear_x": Operation(lambda i, m: warp(i, matrices(xy=m), about_middle=False), 0, 0.99, True, True),
-    "shear_y": Operation(lambda i, m: warp(i, matrices(yx=m), about_middle=False), 0, 0.99, True, True),
-    "translate_x": Operation(lambda i, m: warp(i, matrices(dx=-m.trunc())), 0, 32, True, True),  # pixels
-    "translate_y": Operation(lambda i, m: warp(i, matrices(dy=-m.trunc())), 0, 32, True, True),
-    "rotate": Operation(rotate, 0, 135, True, True),  # degrees
-    "brightness": Operation(lambda i, m: blend(i, 0.0, m), 0, 0.99, True, False),
-    "color": Operation(lambda i, m: blend(i, grey(i), m) if i.shape[1] == 3 else i, 0, 0.99, True, False),
-    "contrast": Operation(lambda i, m: blend(i, grey(i).mean((1, 2, 3), keepdim=True), m), 0, 0.99, True, False),
-    "sharpness": Operation(lambda i, m: blend(i, blurred(i), m), 0, 0.99, True, False),
-    "posterize": Operation(posterize, 8, 2, False, False),  # bits
-    "solarize": Operation(solarize, 255, 0, False, False),
-    "autocontrast": Operation(lambda i, _: TF.autocontrast(i), 0, 0, False, False),
-    "equalize": Operation(lambda i, _: TF.equalize(i), 0, 0, False, False),
+    "identity": Operation(None, 0, 0, False),
+    "shear_x": Operation(None, 0, 0.99, True),
+    "shear_y": Operation(None, 0, 0.99, True),
+    "translate_x": Operation(None, 0, 32, True),  # pixels
+    "translate_y": Operation(None, 0, 32, True),
+    "rotate": Operation(None, 0, 135, True),  # degrees
+    "brightness": Operation(lambda i, m: blend(i, 0.0, m), 0, 0.99, True),
+    "color": Operation(lambda i, m: blend(i, grey(i), m) if i.shape[1] == 3 else i, 0, 0.99, True),
+    "contrast": Operation(lambda i, m: blend(i, grey(i).mean((1, 2, 3), keepdim=True), m), 0, 0.99, True),
+    "sharpness": Operation(lambda i, m: blend(i, blurred(i), m), 0, 0.99, True),
+    "posterize": Operation(posterize, 8, 2, False),  # bits
+    "solarize": Operation(solarize, 255, 0, False),
+    "autocontrast": Operation(lambda i, _: TF.autocontrast(i), 0, 0, False),
+    "equalize": Operation(lambda i, _: TF.equalize(i), 0, 0, False),
 }
+GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")  # a mask of the image must follow
 
 
 class Draw(NamedTuple):
@@ -132,19 +132,15 @@ def draw(batch: int) -> Draw:
 
 def trivial_augment(images: Tensor, drawn: Draw) -> Tensor:
     """uint8 (B,C,H,W), grey or RGB → same."""
-    return _apply(images, drawn, [True] * len(OPERATIONS))
+    changed = move(images, drawn)
+    for number, operation in enumerate(OPERATIONS.values()):
+        chosen = (drawn.operation == number).nonzero().flatten()
+        if operation.change and len(chosen):
+            these = chosen.to(images.device)
+            changed[these] = operation.change(images[these], drawn.magnitude[chosen])
+    return changed
 
 
 def follow(masks: Tensor, drawn: Draw) -> Tensor:
     """Masks bool (B,H,W) of these images, moved as their pixels were."""
-    return _apply(masks[:, None].byte(), drawn, [operation.geometric for operation in OPERATIONS.values()])[:, 0].bool()
-
-
-def _apply(images: Tensor, drawn: Draw, wanted: list[bool]) -> Tensor:
-    changed = images.clone()
-    for number, operation in enumerate(OPERATIONS.values()):
-        chosen = (drawn.operation == number).nonzero().flatten()
-        if wanted[number] and len(chosen):
-            these = chosen.to(images.device)
-            changed[these] = operation.change(images[these], drawn.magnitude[chosen])
-    return changed
+    return move(masks[:, None].byte(), drawn)[:, 0].bool()
