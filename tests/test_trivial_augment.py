@@ -157,7 +157,7 @@ def test_masks_follow_through_the_whole_augmentation(flip: bool, trivial: bool, 
 
 
 def test_masks_stay_where_only_tones_change_or_pixels_are_erased(monkeypatch: pytest.MonkeyPatch):
-    numbers = torch.tensor([number for number, operation in enumerate(OPERATIONS.values()) if not operation.geometric])
+    numbers = torch.tensor([number for number, name in enumerate(OPERATIONS) if name not in GEOMETRIC])
     fixed = Draw(numbers.repeat(10), torch.full((90,), 0.5))
     monkeypatch.setattr(trivial_augment, "draw", lambda batch: fixed)
     masks, results = pixels(90, 12, 20) > 127, []
