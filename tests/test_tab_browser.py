@@ -165,8 +165,11 @@ def test_all_layers_and_heads_at_once_open_at_a_click(tab: View) -> None:
 def test_it_is_said_what_is_not_there(tab: View) -> None:
     tab.open("run=none")
     tab.message("The run none has no attention maps")
+    controls = "[...document.querySelector('.controls').querySelectorAll('select, input')].map(one => one.disabled)"
+    assert tab.page.run(controls) == [False, True, True, True]
     tab.choose("Run", "b")
     tab.caption("of ウサギ attends most")
+    assert tab.page.run(controls) == [False, False, False, True]  # it has one step
     tab.open("run=b", "image=3", "compare=1", "run2=a")
     tab.message("The run a holds maps of 2 images only", pane=1)
     tab.open("run=gone")
@@ -192,6 +195,7 @@ def test_images_are_chosen_with_the_keyboard_too(tab: View) -> None:
 
 
 def test_a_run_that_is_being_written_grows_on_the_page(tab: View, folder: Path, host: str) -> None:
+    tab.open("run=a")  # for requests must come from this host
     with SummaryWriter(folder / "growing") as writer:
         packed = record(tiny_vit(), ["cat"])[2]
         map_record.write(writer, packed, 0)

@@ -1,7 +1,6 @@
 """The Attention tab's view as a page of its own, with its maps in it."""
 
 import base64
-import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,6 @@ from vit.inspection.pictures import printable
 
 TAB = Path(__file__).with_name("tab")
 LARGEST = 64_000_000  # bytes of maps before compression; in base64 and compressed they make a page of some 50 MB
-HINT = (
-    "Hover over a patch, tap it, or move with the arrow keys: its map shows where this patch attends. "
-    "With no patch chosen it shows what the pooled vector, which is classified, attends to (the readout)."
-)
 
 
 def explorer_page(name: str, blobs: Sequence[bytes], *, step: int) -> bytes:
@@ -28,7 +23,7 @@ def explorer_page(name: str, blobs: Sequence[bytes], *, step: int) -> bytes:
     }
     return page(
         f"Attention of {name}",
-        f'<p class="hint">{html.escape(HINT)}</p>\n<div id="attention"></div>',
+        '<div id="attention"></div>',
         styles=(TAB / "tab.css").read_text(encoding="utf-8"),
         script="\n".join((TAB / file).read_text(encoding="utf-8") for file in ("view.js", "explorer.js")),
         data=record,

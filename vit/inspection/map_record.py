@@ -43,16 +43,16 @@ def pack(
     grid: tuple[int, int],
     titles: Sequence[str],
     classes: Sequence[str],
-    largest: int = LARGEST,
+    largest: int | None = None,
     encode: Callable[[np.ndarray], bytes] = png,
 ) -> list[bytes]:
-    """Of as many images as fit into `largest` bytes; an empty list if not one does.
+    """Of as many images as fit into `largest` bytes, by default LARGEST; an empty list if not one does.
 
     relevance: (B,T,T). images: uint8 (B,C,H,W), of any size. titles: the true class of each, or a name. What is not a
     number becomes 0.
     """
     heads, tokens = seen.maps[0].shape[1:3]
-    fit = min(len(images), largest // (len(seen.maps) * heads * tokens**2))
+    fit = min(len(images), (largest or LARGEST) // (len(seen.maps) * heads * tokens**2))
     if fit == 0:
         return []
     layers = [_quantized(weights[:fit]) for weights in seen.maps]

@@ -10,6 +10,9 @@ and returns a function that looks for new runs and steps. Letters as in the READ
 const JOINED = ["mean", "rollout", "relevance"];
 const LABELS = { mean: "mean of heads", rollout: "rollout", relevance: "relevance" };
 const WHY = ": they have not been written yet, they were too large, or it comes from another program";
+const HINT =
+  "Hover over a patch, tap it, or move with the arrow keys: the map shows where it attends; a click holds it. " +
+  "With no patch chosen: what the pooled vector, which is classified, attends to (the readout).";
 const KEPT = 500; // blobs in memory
 const SHARP = 128; // pixels of a side up to which each is shown as a square
 const THUMBNAIL = 112; // pixels
@@ -161,7 +164,8 @@ class View {
     choices.append(labelled("All layers and heads", this.overview));
     const top = make("header", {}, this.images, choices);
     const panes = make("div", { class: "panes" }, ...this.panes.map(({ element }) => element));
-    root.replaceChildren(make("main", { class: "attention" }, top, panes));
+    const hint = make("p", { class: "hint", textContent: HINT });
+    root.replaceChildren(make("main", { class: "attention" }, top, hint, panes));
   }
 
   restore() {
@@ -342,6 +346,7 @@ class Pane {
     this.message.textContent = text;
     this.message.hidden = !text;
     this.body.hidden = Boolean(text);
+    if (text) [this.layer, this.head, this.step].forEach((control) => (control.disabled = true));
   }
 
   async load() {
@@ -387,6 +392,7 @@ class Pane {
     fill(this.layer, upTo(header.layers).map((name) => [name, name]), layer);
     this.layer.disabled = ["rollout", "relevance"].includes(head);
     fill(this.head, [...JOINED, ...upTo(header.heads)].map((name) => [name, LABELS[name] ?? name]), head);
+    this.head.disabled = false;
     this.step.max = steps.length - 1;
     this.step.value = steps.indexOf(step);
     this.step.disabled = steps.length < 2;
