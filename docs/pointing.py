@@ -76,10 +76,10 @@ def measure(words: list[str]) -> None:
         images = normalize(test.images, facts.mean, facts.std)
         torch.manual_seed(seed)
         untrained = ViT(**facts.model).eval()
-        before = {f"{name}, untrained": one for name, one in maps_of(untrained, images).items()}
+        before = {f"{name}, untrained": one for name, one in maps_of(untrained, images).items() if one.any()}
         maps = maps_of(vit, images) | before | fixed_maps(vit.grid, len(images))
         found = rates(maps, test.masks) | {"chance": chance(test.masks, vit.grid)}
-        results["seeds"][f"{seed}"] = {"accuracy": outcome["test"]["accuracy"], "methods": found}
+        results["seeds"][f"{seed}"] = {"accuracy": outcome["test_accuracy"], "methods": found}
         FILE.write_text(json.dumps(results, indent=1) + "\n")
         print(f"seed {seed}: {found}", flush=True)
 
