@@ -251,6 +251,11 @@ class View {
       this.images.replaceChildren(...cells);
     }
     this.images.querySelectorAll("input").forEach((radio, i) => (radio.checked = i === this.state.image));
+    const shown = `${key} ${this.state.image}`;
+    if (shown === this.shown) return;
+    this.shown = shown;
+    const { offsetTop, offsetHeight } = this.images.children[this.state.image], { scrollTop, clientHeight } = this.images;
+    if (offsetTop < scrollTop || offsetTop + offsetHeight > scrollTop + clientHeight) this.images.scrollTop = offsetTop - 5;
   }
 
   paint() {
