@@ -27,7 +27,7 @@ def random_maps(*shape: int, seed: int = 0) -> Tensor:
     return (3 * noise(*shape, seed=seed)).softmax(dim=-1)
 
 
-def test_rollout_equals_its_formula_and_its_rows_sum_to_1() -> None:
+def test_V11_rollout_equals_its_formula_and_its_rows_sum_to_1() -> None:
     maps = [random_maps(2, 4, 6, 6, seed=layer) for layer in range(3)]
     expected = np.stack([np.eye(6)] * 2)
     for weights in maps:
@@ -81,6 +81,13 @@ def test_method_maps_are_one_map_an_image(options: dict) -> None:
     assert all(parameter.grad is None for parameter in vit.parameters())
     if not options:  # no prefix token takes a share
         assert_close(found["rollout"].sum((1, 2)), torch.ones(3))
+
+
+def test_V11_two_looks_at_one_image_are_equal_whatever_came_before() -> None:
+    vit = tiny_vit(dropout=0.5, attention_dropout=0.5)
+    first, _, again = (method_maps(vit.attend(images), grid=(4, 4)) for images in (IMAGES[:1], IMAGES, IMAGES[:1]))
+    for name, maps in first.items():
+        assert torch.equal(maps, again[name])
 
 
 def test_relevance_is_that_of_the_class_found_unless_told() -> None:

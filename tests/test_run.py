@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -203,6 +204,39 @@ def test_B4_B6_ten_pictures_a_tag_and_a_png_of_each(run: tuple[Path, str]) -> No
         picture = np.asarray(Image.open(copy))
         assert picture.max() == 255
         assert picture.std() > 10, copy.name
+
+
+def size_of_events(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("events.*"))
+
+
+def test_B3_a_longer_run_writes_no_more_pictures(words: list[str], tmp_path: Path, train: Callable) -> None:
+    sizes = []
+    for epochs in (3, 12):
+        parent = tmp_path / f"{epochs}"
+        assert train([*words, f"epochs={epochs}", f"runs={parent}"]) == 0
+        found = events(folder := only_run(parent))
+        assert all(len(found.Images(tag)) <= 10 for tag in found.Tags()["images"])
+        assert len(found.Tensors("attention/maps")) <= 10
+        sizes.append(size_of_events(folder))
+    assert sizes[1] < 1.3 * sizes[0]
+
+
+def test_B3_ten_looks_at_the_default_network_stay_below_30_MB(tmp_path: Path, train: Callable) -> None:
+    draw = np.random.default_rng(0)
+    for part, name, i in itertools.product(("train", "test"), ("cat", "dog"), range(32)):
+        (tmp_path / "images" / part / name).mkdir(parents=True, exist_ok=True)
+        clouds = Image.fromarray(draw.integers(0, 256, (3, 3, 3), dtype=np.uint8)).resize((32, 32))
+        clouds.save(tmp_path / "images" / part / name / f"{i}.png")
+    words = ["data=folder", f"data.root={tmp_path / 'images'}", "validation=16", "epochs=1", "device=cpu"]
+    assert train([*words, f"runs={tmp_path / 'runs'}"]) == 0
+    found = events(folder := only_run(tmp_path / "runs"))
+    maps = [event.tensor_proto.ByteSize() for event in found.Tensors("attention/maps")]
+    again_and_again = [tag for tag in found.Tags()["images"] if len(found.Images(tag)) == 2]
+    pictures = [len(image.encoded_image_string) for tag in again_and_again for image in found.Images(tag)]
+    assert (len(maps), len(pictures)) == (2, 2 * (6 + 2))
+    look = (sum(maps) + sum(pictures)) / 2
+    assert size_of_events(folder) + 8 * look < 30e6
 
 
 def test_numbers_of_every_layer_and_head_and_how_to_read_them(run: tuple[Path, str]) -> None:
