@@ -76,7 +76,8 @@ class Page:
         elif (method == "Runtime.consoleAPICalled" and values["type"] == "error") or (
             method == "Log.entryAdded" and values["entry"]["level"] == "error"
         ):
-            self.errors.append(json.dumps(values))
+            if "/favicon.ico" not in (complaint := json.dumps(values)):  # which TensorBoard does not have
+                self.errors.append(complaint)
         elif method == "Network.requestWillBeSent":
             scheme, _, rest = values["request"]["url"].partition("://")
             self.hosts |= {rest.split("/")[0]} if scheme.startswith("http") else set()

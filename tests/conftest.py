@@ -1,7 +1,7 @@
 """A data set of 64 small images, and the two commands as functions."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: the same sums in every process, and two can run at once
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.browser import CHROMIUM, Page
 from tests.running import TINY, call
 
 
@@ -44,3 +45,23 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
 def evaluate(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
     """scripts/evaluate.py within this process: words → exit status."""
     return lambda words: call("evaluate", words, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if not CHROMIUM and not os.environ.get("CI"):
+        pytest.skip("there is no Chromium here")
+    assert CHROMIUM, "Chromium is needed: on Debian the package chromium"
+    page = Page(tmp_path_factory.mktemp("profile"))
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def page(browser: Page) -> Page:
+    """A headless Chromium's page, with nothing noted yet."""
+    browser.open("about:blank")
+    browser.mouse(0, 0)
+    browser.errors.clear()
+    browser.hosts.clear()
+    return browser

@@ -1,15 +1,22 @@
 """Any image: what it is taken for, and a picture of where the network looked."""
 
+import base64
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.testing import assert_close
 
 from tests.running import call, only_run
 from vit.data import load_images, normalize
 from vit.data.folder import decode
+from vit.inspection import explorer, map_record
+from vit.runs import predict as predicting
 from vit.training import load
 
 Predict = Callable[[list[str]], int]
@@ -104,3 +111,56 @@ def test_one_broken_file_does_not_stop_the_others(
 def test_what_is_missing_is_named(words: list[str], said: str, predict: Predict, capsys: pytest.CaptureFixture) -> None:
     assert predict(words) != 0
     assert said in capsys.readouterr().err
+
+
+def explored(file: Path) -> map_record.MapRecord:
+    """What is in a page."""
+    (data,) = re.findall(r'(?s)<script type="application/json" id="data">(.*?)</script>', file.read_text())
+    record = json.loads(data)
+    return map_record.unpack([json.dumps(record["header"]).encode(), *map(base64.b64decode, record["blobs"])])
+
+
+def test_the_explorer_holds_the_maps_of_all_images(
+    run: Path,
+    tiny: Path,
+    tmp_path: Path,
+    predict: Predict,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setattr(predicting, "CHUNK", 3)  # 8 images come in three
+    assert predict([f"checkpoint={run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]) == 0
+    page = tmp_path / "predictions" / "explorer.html"
+    out = capsys.readouterr().out
+    assert re.search(rf"explorer +{re.escape(str(page))} \(0\.\d MB\)\n", out)
+    header, images, maps, relevance = explored(page)
+    vit, facts = load(run)
+    tested = load_images("folder", root=tiny, image_size=(8, 8)).test.images[:8]
+    expected = vit.attention_maps(normalize(tested, facts.mean, facts.std))[:, 0]
+    step = expected.amax(dim=(-2, -1), keepdim=True) / 255
+    assert ((maps[0] - expected).abs() <= step / 2 * 1.0001).all()
+    assert relevance.shape == (8, 4, 4)
+    assert header["titles"] == [f"{number}.png" for number in range(8)]
+    line = next(line for line in out.splitlines() if line.startswith("3.png"))
+    name, share = header["found"][3][0]
+    assert f"{name} {100 * share:.1f} %" in line
+    shown = torch.from_numpy(decode((tiny / "test" / "cat" / "3.png").read_bytes(), (256, 256)).copy())
+    assert_close(images[3].float().mean(dim=(1, 2)), shown.float().mean(dim=(0, 1)), atol=3, rtol=0)
+
+
+def test_the_explorer_takes_as_many_images_as_a_page_should(
+    run: Path,
+    tiny: Path,
+    tmp_path: Path,
+    predict: Predict,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    words = [f"checkpoint={run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]
+    monkeypatch.setattr(explorer, "LARGEST", 5 * 2 * 4**2)  # one layer, two heads, four tokens
+    assert predict(words) == 0
+    assert "it has room for the first 5 of 8 images" in capsys.readouterr().out
+    assert len(explored(tmp_path / "predictions" / "explorer.html").header["titles"]) == 5
+    monkeypatch.setattr(explorer, "LARGEST", 20)
+    assert predict(words) != 0
+    assert "too much for a page" in capsys.readouterr().err

@@ -1,130 +1,50 @@
 """The Attention tab in a real browser does what its labels say."""
 
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from tests.browser import CHROMIUM, Page, tensorboard
+from tests.browser import Page, tensorboard
 from tests.map_runs import Seen, record, write_all
 from tests.references import tiny_vit
+from tests.view import PREFIX, View, received, token
 from vit.inspection import map_record
-from vit.inspection.maps import rollout
 
-if not CHROMIUM and not os.environ.get("CI"):
-    pytest.skip("there is no Chromium here", allow_module_level=True)
-
-GRID, PREFIX = 4, 2  # of run `a`
+ENTRY = (
+    "data/plugin_entry.html?name=attention#attention"  # the tab's page, alone as TensorBoard serves it for its frame
+)
 FRAME = "[...document.querySelectorAll('iframe')].find(f => f.src.includes('name=attention')).contentWindow"
 
 
-class Tab:
-    """The tab's page, alone as TensorBoard serves it for its frame."""
-
-    def __init__(self, page: Page, address: str, folder: Path, seen: dict[int, Seen]) -> None:
-        self.page, self.host, self.folder, self.seen = page, address, folder, seen
-        self.address = address + "data/plugin_entry.html?name=attention#attention"
-
-    def open(self, *state: str) -> None:
-        self.page.errors.clear()
-        self.page.open("".join([self.address, *(f"&p.attention.{one}" for one in state)]))
-        self.page.wait("document.querySelector('.caption').textContent || !document.querySelector('.message').hidden")
-
-    def caption(self, expected: str, pane: int = 0) -> str:
-        """The line below a map, once it holds what is expected."""
-        text = f"document.querySelectorAll('.caption')[{pane}].textContent"
-        self.page.wait(f"{text}.includes({expected!r})")
-        return self.page.run(text)
-
-    def message(self, expected: str, pane: int = 0) -> None:
-        one = f"document.querySelectorAll('.message')[{pane}]"
-        self.page.wait(f"!{one}.hidden && {one}.textContent.includes({expected!r})")
-
-    def choose(self, label: str, value: str, pane: int = 0) -> None:
-        """As a person does with a select."""
-        found = f"""[...document.querySelectorAll('.pane')[{pane}].querySelectorAll('label')]
-            .find(l => l.textContent.startsWith('{label}')).querySelector('select')"""
-        self.page.run(f"(s => {{ s.value = '{value}'; s.dispatchEvent(new Event('change')); }})({found})")
-
-    def spot(self, row: int, column: int, frame: int = 0) -> tuple[float, float]:
-        """Where on the screen a patch of run `a` lies, counted from 1."""
-        box = f"document.querySelectorAll('.frame')[{frame}].getBoundingClientRect()"
-        left, top, width, height = self.page.run(f"(b => [b.left, b.top, b.width, b.height])({box})")
-        return left + width * (column - 0.5) / GRID, top + height * (row - 0.5) / GRID
-
-    def focus(self, selector: str) -> None:
-        self.page.run(f"document.querySelector('{selector}').focus()")
-
-    def click(self, selector: str) -> None:
-        self.page.run(f"document.querySelector('{selector}').click()")
-
-    def state(self) -> set[str]:
-        hash_part = self.page.run("location.hash")
-        return {one.removeprefix("p.attention.") for one in hash_part.split("&")[1:]}
-
-    def assert_shows(self, said: str, values: Tensor, pane: int = 0) -> None:
-        """The caption and the picture name the patch to which these weights (T,) give most."""
-        patches = values[PREFIX:]
-        best = int(patches.argmax())
-        text = self.caption(f"{said} attends most to row {best // GRID + 1}, column {best % GRID + 1}: ", pane)
-        numbers = re.search(r"column \d: (\S+), and (\S+) to the tokens beside", text)
-        assert numbers
-        assert float(numbers[1]) == pytest.approx(float(patches.max()), rel=0.06)
-        assert float(numbers[2]) == pytest.approx(float(values[:PREFIX].sum()), rel=0.06, abs=0.005)
-        heat = f"""(canvas => {{
-            const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-            const light = Array.from({{length: pixels.length / 4}}, (_, i) => pixels[4 * i] + pixels[4 * i + 1]);
-            return [canvas.width, canvas.height, light.indexOf(Math.max(...light))];
-        }})(document.querySelectorAll('.heat')[{pane}])"""
-        assert self.page.run(heat) == [GRID, GRID, best]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    assert CHROMIUM, "Chromium is needed: on Debian the package chromium"
-    folder = tmp_path_factory.mktemp("runs")
-    seen = write_all(folder)
+def seen(folder: Path) -> dict[int, Seen]:
+    return write_all(folder)
+
+
+@pytest.fixture(scope="module")
+def host(folder: Path, seen: dict[int, Seen]) -> Iterator[str]:
     with tensorboard(folder) as address:
-        page = Page(tmp_path_factory.mktemp("profile"))
-        try:
-            yield Tab(page, address, folder, seen)
-        finally:
-            page.close()
+        yield address
 
 
 @pytest.fixture
-def tab(opened: Tab) -> Iterator[Tab]:
+def tab(page: Page, host: str, seen: dict[int, Seen]) -> Iterator[View]:
     """Afterwards the console must have stayed silent, and no other host been asked."""
-    opened.page.mouse(0, 0)
-    yield opened
-    errors = [error for error in opened.page.errors if "favicon.ico" not in error]
-    assert not errors
-    assert opened.page.hosts == {opened.host.split("/")[2]}
+    yield View(page, host + ENTRY, seen, name="p.attention.")
+    assert not page.errors
+    assert page.hosts == {host.split("/")[2]}
 
 
-def received(tab: Tab, step: int, layer: int, head: int | str, token: int | None) -> Tensor:
-    """What the readout or a token of run a's first image attends to: (T,)."""
-    seen, relevance, _ = tab.seen[step]
-    matrix = {
-        "mean": lambda: seen.maps[layer - 1][0].mean(dim=0),
-        "rollout": lambda: rollout(seen.maps)[0],
-        "relevance": lambda: relevance[0],
-    }.get(str(head), lambda: seen.maps[layer - 1][0, int(head) - 1])()
-    return (seen.readout[0] @ matrix if token is None else matrix[token]).detach()
-
-
-def token(row: int, column: int) -> int:
-    return PREFIX + GRID * (row - 1) + column - 1
-
-
-def test_in_tensorboard_the_tab_shows_the_runs(tab: Tab) -> None:
-    page = tab.page
+def test_in_tensorboard_the_tab_shows_the_runs(tab: View, page: Page, host: str) -> None:
     page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    page.open(f"{tab.host}#attention&p.attention.run=a&p.attention.head=3")
+    page.open(f"{host}#attention&p.attention.run=a&p.attention.head=3")
     page.wait(f"{FRAME}.document.querySelector('.caption').textContent.includes('Layer 2, head 3: the readout of cat')")
     options = page.run(f"[...{FRAME}.document.querySelector('select').options].map(o => o.textContent)")
     assert {"a", "b", "none (no maps)"} <= set(options)
@@ -144,7 +64,7 @@ def test_in_tensorboard_the_tab_shows_the_runs(tab: Tab) -> None:
     page.send("Emulation.setEmulatedMedia", features=[])
 
 
-def test_hovering_shows_where_a_patch_attends_and_leaving_the_readout(tab: Tab) -> None:
+def test_hovering_shows_where_a_patch_attends_and_leaving_the_readout(tab: View) -> None:
     tab.open("run=a", "step=20", "layer=1", "head=2")
     tab.assert_shows("Layer 1, head 2: the readout of cat", received(tab, 20, 1, 2, None))
     for row, column, frame in ((2, 3, 0), (4, 1, 1)):
@@ -157,7 +77,7 @@ def test_hovering_shows_where_a_patch_attends_and_leaving_the_readout(tab: Tab) 
 
 
 @pytest.mark.parametrize("head", ["1", "4", "mean", "rollout", "relevance"])
-def test_heads_and_what_joins_them(tab: Tab, head: str) -> None:
+def test_heads_and_what_joins_them(tab: View, head: str) -> None:
     tab.open("run=a", "step=5", "layer=1", "patch=3,2")
     tab.choose("Head", head)
     layered = "Layer 1, " + ("mean of heads" if head == "mean" else f"head {head}")
@@ -169,7 +89,7 @@ def test_heads_and_what_joins_them(tab: Tab, head: str) -> None:
     assert tab.page.run("document.querySelectorAll('select')[1].disabled") == (head in ("rollout", "relevance"))
 
 
-def test_arrow_keys_move_from_patch_to_patch_and_beside_the_picture(tab: Tab) -> None:
+def test_arrow_keys_move_from_patch_to_patch_and_beside_the_picture(tab: View) -> None:
     tab.open("run=a", "step=20", "layer=2", "head=1")
     tab.focus(".stage")
     for keys, said, at in (
@@ -185,7 +105,7 @@ def test_arrow_keys_move_from_patch_to_patch_and_beside_the_picture(tab: Tab) ->
     assert tab.page.run("document.querySelector('.caption').ariaLive") == "polite"
 
 
-def test_the_slider_goes_through_the_steps(tab: Tab) -> None:
+def test_the_slider_goes_through_the_steps(tab: View) -> None:
     tab.open("run=a", "layer=2", "head=4")
     tab.assert_shows("the readout of cat", received(tab, 20, 2, 4, None))  # the newest
     tab.focus("input[type=range]")
@@ -196,7 +116,7 @@ def test_the_slider_goes_through_the_steps(tab: Tab) -> None:
         assert f"step={step}" in tab.state()
 
 
-def test_two_panes_compare_steps_heads_and_runs(tab: Tab) -> None:
+def test_two_panes_compare_steps_heads_and_runs(tab: View) -> None:
     tab.open("run=a", "layer=2", "head=1")
     tab.click(".choices input")
     tab.assert_shows("the readout of cat", received(tab, 0, 2, 1, None), pane=1)  # the first step beside the last
@@ -209,7 +129,7 @@ def test_two_panes_compare_steps_heads_and_runs(tab: Tab) -> None:
     tab.caption("Layer 2, head 2: patch row 2, column 4 of ウサギ", pane=1)
 
 
-def test_a_link_restores_what_was_seen(tab: Tab) -> None:
+def test_a_link_restores_what_was_seen(tab: View) -> None:
     tab.open("run=a", "step=0", "layer=1", "head=4", "image=2", "compare=1", "run2=b", "head2=rollout", "patch=2,4")
     before = [tab.caption("patch row 2, column 4 of <b>dog</b>"), tab.caption("Rollout: patch", pane=1)]
     tab.choose("Head", "2")
@@ -222,7 +142,7 @@ def test_a_link_restores_what_was_seen(tab: Tab) -> None:
     tab.caption("Layer 1, head 3: patch row 2")
 
 
-def test_all_layers_and_heads_at_once_open_at_a_click(tab: Tab) -> None:
+def test_all_layers_and_heads_at_once_open_at_a_click(tab: View) -> None:
     tab.open("run=a", "layer=1", "head=1")
     labels = tab.page.wait(
         "(b => b.length && b[0].ariaLabel && b.map(x => x.ariaLabel))([...document.querySelectorAll('.cells button')])"
@@ -242,7 +162,7 @@ def test_all_layers_and_heads_at_once_open_at_a_click(tab: Tab) -> None:
     tab.page.wait("document.querySelector('.cells').hidden")
 
 
-def test_it_is_said_what_is_not_there(tab: Tab) -> None:
+def test_it_is_said_what_is_not_there(tab: View) -> None:
     tab.open("run=none")
     tab.message("The run none has no attention maps")
     tab.choose("Run", "b")
@@ -255,14 +175,14 @@ def test_it_is_said_what_is_not_there(tab: Tab) -> None:
     tab.caption("Layer 2, head 4: patch row 4, column 4")
 
 
-def test_class_names_are_text(tab: Tab) -> None:
+def test_class_names_are_text(tab: View) -> None:
     tab.open("run=a", "image=2")
     tab.caption("the readout of <b>dog</b>")
     assert tab.page.run("[...document.querySelectorAll('b')].every(b => b.closest('.prefix'))")
     assert tab.page.run("[...document.querySelectorAll('.images label')].map(l => l.title)") == ["cat", "<b>dog</b>"]
 
 
-def test_images_are_chosen_with_the_keyboard_too(tab: Tab) -> None:
+def test_images_are_chosen_with_the_keyboard_too(tab: View) -> None:
     tab.open("run=a")
     tab.page.wait("document.querySelectorAll('.images input').length === 2")
     tab.focus(".images input:checked")
@@ -271,14 +191,12 @@ def test_images_are_chosen_with_the_keyboard_too(tab: Tab) -> None:
     assert "image=2" in tab.state()
 
 
-def test_a_run_that_is_being_written_grows_on_the_page(tab: Tab) -> None:
-    with SummaryWriter(tab.folder / "growing") as writer:
+def test_a_run_that_is_being_written_grows_on_the_page(tab: View, folder: Path, host: str) -> None:
+    with SummaryWriter(folder / "growing") as writer:
         packed = record(tiny_vit(), ["cat"])[2]
         map_record.write(writer, packed, 0)
         writer.flush()
-        tab.page.wait(
-            f"fetch('{tab.host}data/plugin/attention/runs').then(a => a.text()).then(t => t.includes('growing'))"
-        )
+        tab.page.wait(f"fetch('{host}data/plugin/attention/runs').then(a => a.text()).then(t => t.includes('growing'))")
         tab.open("run=growing")
         tab.page.wait("document.querySelector('strong').textContent === '0'")
         map_record.write(writer, packed, 1500)
@@ -286,7 +204,7 @@ def test_a_run_that_is_being_written_grows_on_the_page(tab: Tab) -> None:
         tab.page.wait("document.querySelector('strong').textContent === '1,500'")
 
 
-def test_every_control_has_a_name(tab: Tab) -> None:
+def test_every_control_has_a_name(tab: View) -> None:
     tab.open("run=a", "compare=1", "run2=b")
     tab.caption("readout", pane=1)
     tab.page.wait("document.querySelectorAll('.images input').length === 2")

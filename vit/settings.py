@@ -405,7 +405,8 @@ class PredictSettings(_Settings):
 
     checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
     images: tuple[str, ...] = _key((), "an image, a folder of images, or [PATH,PATH]", "data")
-    output: str = _key("predictions", "folder for the pictures", "data")
+    output: str = _key("predictions", "folder for the pictures and the page", "data")
+    explorer: bool = _key(False, "one HTML page, explorer.html, to move in every map of all the images", "data")
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
 
     def check_jointly(self) -> None:

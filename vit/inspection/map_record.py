@@ -1,14 +1,14 @@
 """What `ViT.attend` saw as a list of blobs, which the Attention tab shows, and back.
 
-blob 0: JSON, the header. Blobs 1 to B: PNG, the images. Then one blob a layer: zlib of uint8 (B,h,T,T), each matrix
-divided by its own maximum and times 255, then, modulo 256, the difference to the row above of the difference to the
-column before. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise.
+blob 0: JSON, the header. Blobs 1 to B: PNG or JPEG, the images. Then one blob a layer: zlib of uint8 (B,h,T,T), each
+matrix divided by its own maximum and times 255, then, modulo 256, the difference to the row above of the difference to
+the column before. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise.
 """
 
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from vit.inspection.tab import PLUGIN, TAG
 from vit.model import Attention
 
 VERSION = 1
+LIKELIEST = 5  # classes of an image
 LARGEST = 8_000_000  # bytes a step before compression, which leaves a third to two thirds; a default run has 2 million
 
 
@@ -42,18 +43,21 @@ def pack(
     grid: tuple[int, int],
     titles: Sequence[str],
     classes: Sequence[str],
+    largest: int = LARGEST,
+    encode: Callable[[np.ndarray], bytes] = png,
 ) -> list[bytes]:
-    """Of as many images as fit into `LARGEST`; an empty list if not one does.
+    """Of as many images as fit into `largest` bytes; an empty list if not one does.
 
-    relevance: (B,T,T). images: uint8 (B,C,H,W). titles: the true class of each. What is not a number becomes 0.
+    relevance: (B,T,T). images: uint8 (B,C,H,W), of any size. titles: the true class of each, or a name. What is not a
+    number becomes 0.
     """
     heads, tokens = seen.maps[0].shape[1:3]
-    fit = min(len(images), LARGEST // (len(seen.maps) * heads * tokens**2))
+    fit = min(len(images), largest // (len(seen.maps) * heads * tokens**2))
     if fit == 0:
         return []
     layers = [_quantized(weights[:fit]) for weights in seen.maps]
     relevances, relevance_scales = _quantized(relevance[:fit])
-    share, found = seen.logits.detach().softmax(dim=1).nan_to_num().max(dim=1)
+    likeliest = seen.logits[:fit].detach().softmax(dim=1).nan_to_num().topk(min(LIKELIEST, len(classes)))
     header = {
         "version": VERSION,
         "step": step,
@@ -63,12 +67,15 @@ def pack(
         "layers": len(layers),
         "image_size": list(images.shape[2:]),
         "titles": list(titles[:fit]),
-        "found": [[classes[int(k)], round(float(p), 4)] for k, p in zip(found[:fit], share, strict=False)],
+        "found": [
+            [[classes[k], round(share, 4)] for share, k in zip(*of_image, strict=True)]
+            for of_image in zip(*(part.tolist() for part in likeliest), strict=True)
+        ],
         "readout": seen.readout[:fit].nan_to_num().tolist(),
         "scales": [scales for _, scales in layers],
         "relevance_scales": relevance_scales,
     }
-    pictures = [png(to_picture(image)) for image in images[:fit]]
+    pictures = [encode(to_picture(image)) for image in images[:fit]]
     return [json.dumps(header).encode(), *pictures, *(blob for blob, _ in layers), relevances]
 
 

@@ -146,3 +146,10 @@ def png(picture: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG")
     return file.getvalue()
+
+
+def jpeg(picture: np.ndarray) -> bytes:
+    """uint8 (H,W,3) → the bytes of a JPEG file: for a photograph a fifth of a PNG file's, and a little blurred."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=90)
+    return file.getvalue()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from vit.data import normalize
 from vit.data.folder import SUFFIXES, decode
-from vit.inspection.maps import method_maps
-from vit.inspection.pictures import method_sheet, png
-from vit.model import ViT
+from vit.inspection import explorer, map_record
+from vit.inspection.attention_logger import images_that_fit
+from vit.inspection.maps import method_matrices, read_matrices
+from vit.inspection.pictures import jpeg, method_sheet, png, printable
+from vit.model import Attention, ViT
 from vit.runs.machine import advise_on_memory, plain_console
 from vit.settings import PredictSettings, UserError
 from vit.training.checkpoint import Facts, find_checkpoint, load, write_atomically
@@ -20,7 +23,8 @@ from vit.training.precision import choose_device
 
 LIKELIEST = 5
 SIDE = 256  # pixels, about, of a picture
-CHUNK = 64  # images at once
+CHUNK = 64  # images at once, or fewer if their maps are large
+EXPLORER = "explorer.html"
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,18 @@ class Prediction:
     maps: dict[str, Tensor]
 
 
+class Seen(NamedTuple):
+    """What was seen in a chunk of images, and their relevance matrices (B,T,T)."""
+
+    attention: Attention
+    relevance: Tensor
+
+
 def predict(settings: PredictSettings) -> list[Prediction]:
     """Print the five likeliest classes of each image, and write a picture of where the network looked.
 
-    Raises UserError where a file is missing or, when all others are done, where one is no image.
+    With explorer, also a page of all of them. Raises UserError where a file is missing or, when all others are done,
+    where one is no image.
     """
     assert settings.checkpoint is not None
     console = plain_console()
@@ -45,13 +57,19 @@ def predict(settings: PredictSettings) -> list[Prediction]:
     vit.to(choose_device(settings.device))
     console.print(f"checkpoint   {path}: epoch {facts.epoch}, {facts.weights} weights, trained on {facts.images}")
     output = Path(settings.output).expanduser()
+    room = page_room(vit) if settings.explorer else 0
     found: list[Prediction] = []
+    kept: list[Seen] = []
     readable = [file for file in files if is_readable(file, console.print)]
     if not readable:
         raise UserError("no image could be read")
     with advise_on_memory("name fewer or smaller images"):
-        for start in range(0, len(readable), CHUNK):
-            found += classify(vit, facts, readable[start : start + CHUNK])
+        chunk = min(CHUNK, max(1, images_that_fit(vit)))
+        for start in range(0, len(readable), chunk):
+            predictions, seen = classify(vit, facts, readable[start : start + chunk])
+            found += predictions
+            if start < room:
+                kept.append(seen)
     width = max(len(prediction.file.name) for prediction in found)
     names: set[str] = set()
     for prediction in found:
@@ -65,8 +83,14 @@ def predict(settings: PredictSettings) -> list[Prediction]:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"output={output} cannot be made: {error.strerror}") from error
-        write_atomically(output / f"{name}.png", png(picture(prediction, vit.patch_embedding.image_shape[1:])))
+        write_atomically(output / f"{name}.png", png(picture(prediction, vit)))
     console.print(f"pictures     {output.resolve()}")
+    if settings.explorer:
+        content = explore(vit, facts, path, found[:room], kept)
+        write_atomically(output / EXPLORER, content)
+        size = f"{len(content) / 1e6:.1f} MB"
+        size += f"; it has room for the first {room:,} of {len(found):,} images" if room < len(found) else ""
+        console.print(f"explorer     {(output / EXPLORER).resolve()} ({size})")
     if len(readable) < len(files):
         raise UserError(f"{len(files) - len(readable)} of {len(files)} files could not be read; the others are done")
     return found
@@ -88,15 +112,16 @@ def is_image(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES and file.is_file()
 
 
-def classify(vit: ViT, facts: Facts, files: Sequence[Path]) -> list[Prediction]:
+def classify(vit: ViT, facts: Facts, files: Sequence[Path]) -> tuple[list[Prediction], Seen]:
     """Decoded, scaled and cut to the network's size as `data=folder` does."""
     channels, *size = vit.patch_embedding.image_shape
     pixels = torch.stack([torch.from_numpy(read(file, (size[0], size[1]))).permute(2, 0, 1) for file in files])
     images = pixels if channels == 3 else pixels.float().mean(1, keepdim=True).byte()
     seen = vit.attend(normalize(images.to(vit.head.weight.device), facts.mean, facts.std))
-    maps = method_maps(seen, grid=vit.grid)
+    matrices = method_matrices(seen)
+    maps = read_matrices(matrices, seen.readout, grid=vit.grid)
     shares, labels = seen.logits.detach().softmax(dim=1).topk(min(LIKELIEST, len(facts.classes)))
-    return [
+    predictions = [
         Prediction(
             file,
             tuple((facts.classes[int(i)], float(share)) for share, i in zip(shares[row], labels[row], strict=True)),
@@ -104,16 +129,62 @@ def classify(vit: ViT, facts: Facts, files: Sequence[Path]) -> list[Prediction]:
         )
         for row, file in enumerate(files)
     ]
+    return predictions, Seen(without_graph(seen), matrices["relevance"].cpu())
 
 
-def picture(prediction: Prediction, size: Sequence[int]) -> np.ndarray:
+def page_room(vit: ViT) -> int:
+    """How many images' maps a page takes. Raises UserError if it is none."""
+    tokens = vit.prefix_tokens + vit.grid[0] * vit.grid[1]
+    size = sum(layer.attention.heads for layer in vit.layers) * tokens**2  # type: ignore[union-attr, misc]
+    if size > explorer.LARGEST:
+        raise UserError(f"explorer=true: the maps of one image take {size / 1e6:,.0f} MB, too much for a page")
+    return explorer.LARGEST // size
+
+
+def without_graph(seen: Attention) -> Attention:
+    """What a page needs of it, in main memory."""
+    logits, readout, features = (part.detach().cpu() for part in (seen.logits, seen.readout, seen.features))
+    return Attention(logits, tuple(weights.detach().cpu() for weights in seen.maps), readout, features, ())
+
+
+def explore(vit: ViT, facts: Facts, path: Path, shown: Sequence[Prediction], kept: Sequence[Seen]) -> bytes:
+    """The page of the images shown; kept holds those, and perhaps more."""
+    pictures = torch.stack([enlarged(prediction.file, vit) for prediction in shown])
+    parts = [seen.attention for seen in kept]
+    blobs = map_record.pack(
+        Attention(
+            torch.cat([part.logits for part in parts]),
+            tuple(torch.cat(weights) for weights in zip(*(part.maps for part in parts), strict=True)),
+            torch.cat([part.readout for part in parts]),
+            torch.cat([part.features for part in parts]),
+            (),
+        ),
+        torch.cat([seen.relevance for seen in kept]),
+        pictures,
+        step=facts.step,
+        grid=vit.grid,
+        titles=[printable(prediction.file.name) for prediction in shown],
+        classes=facts.classes,
+        largest=explorer.LARGEST,
+        encode=jpeg,
+    )
+    return explorer.explorer_page(path.resolve().parent.name, blobs, step=facts.step)
+
+
+def picture(prediction: Prediction, vit: ViT) -> np.ndarray:
     """The image, as large as it is useful, and beside it each method's map laid over it: (H',W',3)."""
-    scale = max(1, SIDE // max(size))
-    shown = torch.from_numpy(read(prediction.file, (size[0] * scale, size[1] * scale))).permute(2, 0, 1)
+    shown = enlarged(prediction.file, vit)
     title = "  ".join(f"{name} {100 * share:.0f}%" for name, share in prediction.classes[:2])
     return method_sheet(
         shown[None], {name: m[None] for name, m in prediction.maps.items()}, [title], above="image", side=SIDE
     )
+
+
+def enlarged(file: Path, vit: ViT) -> Tensor:
+    """An image cut as for the network, but with more of its pixels: uint8 (3,H,W), a multiple of the network's size."""
+    height, width = vit.patch_embedding.image_shape[1:]
+    scale = max(1, SIDE // max(height, width))
+    return torch.from_numpy(read(file, (height * scale, width * scale))).permute(2, 0, 1)
 
 
 def read(file: Path, size: tuple[int, int]) -> np.ndarray:

@@ -11,6 +11,8 @@ const JOINED = ["mean", "rollout", "relevance"];
 const LABELS = { mean: "mean of heads", rollout: "rollout", relevance: "relevance" };
 const WHY = ": they have not been written yet, they were too large, or it comes from another program";
 const KEPT = 500; // blobs in memory
+const SHARP = 128; // pixels of a side up to which each is shown as a square
+const THUMBNAIL = 112; // pixels
 
 export const ownAddress = {
   read: () => new URLSearchParams(location.hash.slice(1)),
@@ -132,9 +134,11 @@ function paintHeat(canvas, values, peak, [rows, columns]) {
   canvas.getContext("2d").putImageData(pixels, 0, 0);
 }
 
-function paintPicture(canvas, picture) {
-  [canvas.height, canvas.width] = [picture.height, picture.width];
-  canvas.getContext("2d").drawImage(picture, 0, 0);
+function paintPicture(canvas, picture, largest = Infinity) {
+  const scale = Math.min(1, largest / Math.max(picture.height, picture.width));
+  [canvas.height, canvas.width] = [picture.height, picture.width].map((side) => Math.max(1, Math.round(side * scale)));
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  canvas.style.imageRendering = picture.width > SHARP ? "auto" : "pixelated";
 }
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -203,7 +207,8 @@ class View {
     const { places } = this.state;
     if (part.compare && !places[1].run) {
       const steps = this.runs.find(({ run }) => run === places[0].run)?.steps ?? [];
-      places[1] = { ...places[0], step: steps[0] ?? null }; // before and after
+      const other = places[0].head === "relevance" ? "mean" : "relevance";
+      places[1] = { ...places[0], ...(steps.length > 1 ? { step: steps[0] } : { head: other }) }; // before and after
     }
     Object.assign(this.state, part);
     this.load();
@@ -235,7 +240,7 @@ class View {
       this.images.dataset.key = key;
       const cells = header.titles.map((title, i) => {
         const canvas = make("canvas", { ariaHidden: "true" });
-        this.store.picture(run, step, i + 1).then((picture) => paintPicture(canvas, picture));
+        this.store.picture(run, step, i + 1).then((picture) => paintPicture(canvas, picture, THUMBNAIL));
         const radio = make("input", { type: "radio", name: "image", onchange: () => this.change({ image: i }) });
         return make("label", { title }, radio, canvas, make("span", { textContent: title }));
       });
@@ -291,9 +296,10 @@ class Pane {
     this.stage = make("div", { class: "stage", tabIndex: 0, role: "application" }, this.prefix, pictures);
     this.stage.onkeydown = (event) => this.key(event);
     this.caption = make("p", { class: "caption", role: "status", ariaLive: "polite" });
+    this.found = make("p", { class: "found" });
     this.cells = make("div", { class: "cells", role: "group", onkeydown: (event) => this.cellKey(event) });
     this.cells.ariaLabel = "All layers and heads: arrow keys move, Enter opens";
-    this.body = make("div", { class: "body", hidden: true }, make("div", {}, this.stage, this.caption), this.cells);
+    this.body = make("div", { class: "body", hidden: true }, make("div", {}, this.stage, this.caption, this.found), this.cells);
     const controls = make("div", { class: "controls" }, labelled("Run", this.run), labelled("Layer", this.layer));
     const step = labelled("Step", this.step);
     step.firstChild.append(" ", this.at);
@@ -389,6 +395,8 @@ class Pane {
     for (const canvas of [this.picture, this.grey]) paintPicture(canvas, picture);
     for (const frame of this.frames) frame.style.aspectRatio = `${picture.width} / ${picture.height}`;
     this.stage.ariaLabel = `Patches of ${header.titles[b]}: arrow keys move from patch to patch, Escape leaves them`;
+    const likeliest = header.found[b].map(([name, share]) => `${name} ${Math.round(100 * share)} %`);
+    this.found.replaceChildren(make("strong", { textContent: "Found: " }), likeliest.join(", "));
     this.showPrefix();
     this.cells.hidden = !overview;
     if (overview) this.showCells();
@@ -480,14 +488,14 @@ class Pane {
       style.top = `${(100 / grid[0]) * Math.floor((pointed - prefix) / grid[1])}%`;
       style.left = `${(100 / grid[1]) * ((pointed - prefix) % grid[1])}%`;
     }
-    const [found, share] = header.found[b], title = header.titles[b];
+    const title = header.titles[b];
     const map = this.layer.disabled ? head : describe(layer, head);
     const who = pointed === null ? "the readout" : (pointed < prefix ? "" : "patch ") + this.name(pointed);
     const most = this.name(prefix + patches.indexOf(peak));
     const beside = values.subarray(0, prefix).reduce((sum, value) => sum + value, 0);
     const rest = prefix ? `, and ${short(beside)} to the tokens beside the picture` : "";
-    const said = `${map}: ${who} of ${title} attends most to ${most}: ${short(peak)}${rest}. `;
-    const text = `${said[0].toUpperCase()}${said.slice(1)}Found: ${found}, ${Math.round(100 * share)} %.`;
+    const said = `${map}: ${who} of ${title} attends most to ${most}: ${short(peak)}${rest}.`;
+    const text = `${said[0].toUpperCase()}${said.slice(1)}`;
     if (this.caption.textContent !== text) this.caption.textContent = text; // else it would be read out again
     if (overview)
       for (const cell of this.buttons) {
