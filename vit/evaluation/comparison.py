@@ -14,8 +14,7 @@ class Difference(NamedTuple):
     value: float
     low: float
     high: float
-    method: str
-    p: float | None = None  # of the exact McNemar test
+    p: float = math.nan  # of the exact McNemar test
 
     @property
     def shown(self) -> bool:
@@ -31,13 +30,8 @@ def paired_difference(one: Tensor, other: Tensor, *, level: float = 0.95) -> Dif
     n, first, second = len(one), int((one & ~other).sum()), int((other & ~one).sum())
     wins, losses = (first + 1) / (n + 2), (second + 1) / (n + 2)
     half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt((wins + losses - (wins - losses) ** 2) / (n + 2))
-    return Difference(
-        (first - second) / n,
-        wins - losses - half,
-        wins - losses + half,
-        "Bonett-Price interval over the images",
-        mcnemar(first, second),
-    )
+    middle = wins - losses
+    return Difference((first - second) / n, middle - half, middle + half, mcnemar(first, second))
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -49,12 +43,12 @@ def mcnemar(first: int, second: int) -> float:
 def difference_of_means(one: list[float], other: list[float], *, level: float = 0.95) -> Difference:
     """Between two ways to train, from the accuracies of several seeds each: Welch's t interval (Welch 1947)."""
     parts = [stdev(values) ** 2 / len(values) for values in (one, other)]
-    value, method = fmean(one) - fmean(other), "Welch's t interval over the seeds"
+    value = fmean(one) - fmean(other)
     if sum(parts) == 0:
-        return Difference(value, value, value, method)
+        return Difference(value, value, value)
     freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (one, other), strict=True))
     half = t_quantile(level, freedom) * math.sqrt(sum(parts))
-    return Difference(value, value - half, value + half, method)
+    return Difference(value, value - half, value + half)
 
 
 def t_quantile(level: float, freedom: float) -> float:

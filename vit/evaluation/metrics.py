@@ -3,7 +3,6 @@
 import math
 from statistics import NormalDist
 
-import torch
 from torch import Tensor
 
 Interval = tuple[float, float]
@@ -26,13 +25,6 @@ def mean_interval(values: Tensor) -> Interval:
         Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan,
     )
     return middle - half, middle + half
-
-
-def precision_recall_f1(confusion: Tensor) -> Tensor:
-    """Of each class, from counts (K,K) with true classes in rows: (3,K). nan where nothing was found, or is there."""
-    counts = confusion.double()
-    hits = counts.diagonal()
-    return torch.stack([hits / counts.sum(0), hits / counts.sum(1), 2 * hits / (counts.sum(0) + counts.sum(1))])
 
 
 def confused_pairs(confusion: Tensor, count: int) -> list[tuple[int, int, int]]:

@@ -1,60 +1,80 @@
-"""The parts of the report: from a network and images to plain values, tables and pictures."""
+"""The parts of the report: each is a table, its values for report.json, pictures, and a note that says how to read it.
+
+Accuracies are shares of 1, intervals hold with 95 %.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_confusion_matrix
+from torchmetrics.functional.classification import (
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+    multiclass_precision,
+    multiclass_recall,
+)
 
 from vit.data import Split, normalize
 from vit.evaluation.calibration import Reliability, fit_temperature
+from vit.evaluation.comparison import difference_of_means, paired_difference
 from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, corrupt, drop_patches, shuffle_patches
 from vit.evaluation.drawing import curves_picture, image_rows, matrix_picture
 from vit.evaluation.faithfulness import area, baseline_maps, deletion_and_insertion
 from vit.evaluation.heads import each_head, logit_attribution, without
-from vit.evaluation.metrics import (
-    confident_mistakes,
-    confused_pairs,
-    mean_interval,
-    precision_recall_f1,
-    wilson_interval,
-)
+from vit.evaluation.metrics import confident_mistakes, confused_pairs, mean_interval, wilson_interval
 from vit.evaluation.score import Score, predict_logits
 from vit.inspection.maps import method_maps
 from vit.inspection.measures import attention_distance, patch_cover
 from vit.inspection.pictures import printable
 from vit.model import ViT
+from vit.settings import UserError
 
 PROBED, EXPLAINED, SWITCHED = 2000, 500, 1000  # images: made worse, with maps, for each head that is off
-DROPPED = (0.25, 0.5, 0.75)
-MISTAKES, PAIRS = 16, 6  # shown
-SIDES = ("deletion", "insertion")
+DROPPED = (0.0, 0.25, 0.5, 0.75)
+MISTAKES, IN_A_ROW, PAIRS = 16, 8, 6  # shown
 CHUNK = 50  # images whose maps are held at once; fixed, so that the batch size changes no digit
+
+Track = Callable[[Sequence[Any], str], Iterable[Any]]  # yields the items, and shows how many are done
+Edit = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    title: str
+    note: str
+    table: list[dict[str, Any]]
+    values: dict[str, Any]
+    pictures: dict[str, np.ndarray] = field(default_factory=dict)
+    digits: int = 4
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and how its images are prepared."""
+    """A network, and how its images are prepared."""
 
     vit: ViT
-    classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     device: str = "cpu"
     batch_size: int = 256
 
-    def logits(self, images: Tensor, edit: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
+    def logits(self, images: Tensor, edit: Edit | None = None) -> Tensor:
         """uint8 (N,C,H,W) → (N,K)."""
-        options: dict[str, Any] = {"device": self.device, "batch_size": self.batch_size, "edit": edit}
-        return predict_logits(self.vit, images, mean=self.mean, std=self.std, **options)
+        how: dict[str, Any] = {"device": self.device, "batch_size": self.batch_size, "edit": edit}
+        return predict_logits(self.vit, images, mean=self.mean, std=self.std, **how)
 
-    def accuracy(self, images: Tensor, labels: Tensor, edit: Callable[[int, Tensor], Tensor] | None = None) -> float:
-        return float((self.logits(images, edit).argmax(1) == labels).double().mean())
+    def accuracy(self, images: Tensor, labels: Tensor, edit: Edit | None = None) -> float:
+        return Score.of(self.logits(images, edit), labels).accuracy
+
+    def normal(self, images: Tensor) -> Tensor:
+        return normalize(images.to(self.device), self.mean, self.std)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,230 +88,164 @@ class Subject:
         return (torch.tensor(self.mean) * 255).round().byte()
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the report. `note` says how to read it; `values` goes to report.json."""
-
-    title: str
-    note: str
-    values: dict[str, Any] = field(default_factory=dict)
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-Track = Callable[[Sequence[Any], str], Iterable[Any]]  # yields the items, and shows how many are done
-
-
 def some(split: Split, count: int) -> Split:
     """The same random `count` of the images, in order, or all if there are fewer."""
     rows = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:count].sort().values
     return Split(split.images[rows], split.labels[rows], None if split.masks is None else split.masks[rows])
 
 
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.2f} %"
-
-
-def accuracy_part(logits: Tensor, labels: Tensor, title: str = "accuracy") -> Part:
-    """Top-1, top-5 and negative log-likelihood, with intervals."""
+def accuracy(logits: Tensor, labels: Tensor) -> Part:
+    """Top-1, top-5 and negative log-likelihood."""
     found = Score.of(logits, labels)
-    nll = F.cross_entropy(logits, labels, reduction="none")
-    hits = int((logits.argmax(1) == labels).sum()), round(found.top5 * found.n)
-    intervals = [*(wilson_interval(count, found.n) for count in hits), mean_interval(nll)]
-    values = {
-        "accuracy": found.accuracy,
-        "accuracy_interval": intervals[0],
-        "top5": found.top5,
-        "top5_interval": intervals[1],
-        "nll": found.loss,
-        "nll_interval": intervals[2],
-        "n": found.n,
-        "interval_kind": "95 %, over images: Wilson for shares, normal for the mean of nll",
-    }
-    shown = [percent(found.accuracy), percent(found.top5), f"{found.loss:.4f}"]
-    ends = [f"{percent(low)} to {percent(high)}" for low, high in intervals[:2]]
-    ends.append("{:.4f} to {:.4f}".format(*intervals[2]))
-    rows = [list(row) for row in zip(("top-1", "top-5", "negative log-likelihood"), shown, ends, strict=True)]
-    note = f"{found.n:,} images. 95 % intervals over images (Wilson; normal for nll); other seeds are not in them."
-    return Part(title, note, values, ("", "value", "95 % interval"), rows)
+    shares = {"accuracy": found.accuracy, "top5": found.top5}
+    intervals = {f"{name}_interval": wilson_interval(round(of * found.n), found.n) for name, of in shares.items()}
+    intervals["nll_interval"] = mean_interval(F.cross_entropy(logits, labels, reduction="none"))
+    values = shares | {"nll": found.loss}
+    table = [{"": name, "value": of, "interval": intervals[f"{name}_interval"]} for name, of in values.items()]
+    kind = "95 % over images: Wilson for shares, normal for nll"
+    note = f"{found.n:,} images. Intervals: {kind}. What another seed would change is not in them."
+    return Part("accuracy", note, table, {**values, **intervals, "n": found.n, "interval_kind": kind})
 
 
-def class_part(logits: Tensor, split: Split, classes: Sequence[str]) -> Part:
-    """Precision, recall and F1 of each class, and the mistakes."""
-    names = [printable(name) for name in classes]
-    labels, found = split.labels, logits.argmax(1)
+def classes(logits: Tensor, test: Split, names: Sequence[str]) -> Part:
+    """Precision, recall and F1 of each class, nan where they are 0 / 0, and the mistakes."""
+    labels, found = test.labels, logits.argmax(1)
     confusion = multiclass_confusion_matrix(logits, labels, len(names))
-    measures = precision_recall_f1(confusion).T.tolist()
-    counts = confusion.sum(1).tolist()
-    per_class = [
-        {"class": name, "n": n, "precision": p, "recall": r, "f1": f1}
-        for name, n, (p, r, f1) in zip(classes, counts, measures, strict=True)
-    ]
-    rows = [[name, f"{n:,}", *map(percent, line)] for name, n, line in zip(names, counts, measures, strict=True)]
-    pairs = confused_pairs(confusion, PAIRS)
-    pictures = {
-        "confusion": matrix_picture(
-            confusion / confusion.sum(1, keepdim=True).clamp(min=1),
-            title="share of a true class that is taken for another",
-            x="found",
-            y="true",
-            rows=names,
-            columns=names,
-            form="%.2f",
-        )
+    table = [{"class": name, "n": n} for name, n in zip(names, confusion.sum(1).tolist(), strict=True)]
+    for measure, of in {
+        "precision": multiclass_precision,
+        "recall": multiclass_recall,
+        "f1": multiclass_f1_score,
+    }.items():
+        shares = of(logits, labels, len(names), average=None, zero_division=math.nan)
+        table = [{**line, measure: share} for line, share in zip(table, shares.tolist(), strict=True)]
+    pairs, mistakes = confused_pairs(confusion, PAIRS), confident_mistakes(logits, labels)
+    shown = [printable(name) for name in names]
+    shares = confusion / confusion.sum(1, keepdim=True).clamp(min=1)
+    pictures = {"confusion": matrix_picture(shares, shown, shown, title="true class (row) taken for another (column)")}
+    rows = {
+        "most confident mistakes": mistakes[:MISTAKES].split(IN_A_ROW),
+        "most confused pairs": [
+            mistakes[(labels == t)[mistakes] & (found == f)[mistakes]][:IN_A_ROW] for t, f, _ in pairs
+        ],
     }
-    mistakes = confident_mistakes(logits, labels)
-    if len(mistakes):
-        chosen = {"most confident mistakes": mistakes[:MISTAKES].split(MISTAKES // 2)}
-        of_pairs = [mistakes[(labels[mistakes] == true) & (found[mistakes] == to)] for true, to, _ in pairs]
-        chosen["most confused pairs"] = tuple(line[: MISTAKES // 2] for line in of_pairs)
-        for title, lines in chosen.items():
-            texts = [[f"{names[labels[i]][:7]}: {names[found[i]][:7]}" for i in line] for line in lines]
-            pictures[title] = image_rows(split.images, [line.tolist() for line in lines], texts)
-    values = {
-        "per_class": per_class,
-        "confusion": confusion,
-        "confused_pairs": [[classes[true], classes[to], n] for true, to, n in pairs],
-        "confident_mistakes": mistakes[:MISTAKES],
-    }
-    note = "Below a picture: the true class, then the one found. Confused most: " + (
-        "; ".join(f"{names[true]} taken for {names[to]} ({n:,})" for true, to, n in pairs[:3]) or "none"
-    )
-    return Part("classes", note, values, ("class", "n", "precision", "recall", "F1"), rows, pictures)
+    for title, lines in rows.items() if pairs else ():
+        below = [[f"{shown[labels[i]][:7]}: {shown[found[i]][:7]}" for i in line] for line in lines]
+        pictures[title] = image_rows(test.images, lines, below)
+    confused = [[names[true], names[to], n] for true, to, n in pairs]
+    most = "; ".join(f"{shown[true]} taken for {shown[to]} ({n:,})" for true, to, n in pairs[:3])
+    note = f"Confused most: {most or 'none'}. Below a picture of a mistake: the true class, then the one found."
+    values = {"per_class": table, "confusion": confusion, "confused_pairs": confused}
+    return Part("classes", note, table, values | {"confident_mistakes": mistakes[:MISTAKES]}, pictures)
 
 
-def calibration_part(logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | str) -> Part:
-    """Expected calibration error and temperature, by validation logits and labels, or the reason why there are none."""
-    before = Reliability.of(logits, labels)
-    temperature, reason = None, validation if isinstance(validation, str) else ""
-    if not isinstance(validation, str):
-        temperature = fit_temperature(*validation)
-        reason = "" if temperature else "no temperature between 0.01 and 100 is best"
-    curves = {"ideal": ([0, 1], [0, 1]), "as it is": (before.confidence.tolist(), before.accuracy.tolist())}
-    rows = [["as it is", "1", f"{before.error:.4f}", f"{F.cross_entropy(logits, labels):.4f}"]]
-    values: dict[str, Any] = {"ece": before.error, "temperature": temperature, "temperature_reason": reason or None}
-    if temperature:
-        after = Reliability.of(logits / temperature, labels)
-        nll = float(F.cross_entropy(logits / temperature, labels))
-        curves["with temperature"] = (after.confidence.tolist(), after.accuracy.tolist())
-        rows.append(["with temperature", f"{temperature:.3f}", f"{after.error:.4f}", f"{nll:.4f}"])
-        values |= {"ece_with_temperature": after.error, "nll_with_temperature": nll}
-    picture = curves_picture(curves, title="reliability, 15 bins", x="probability of the class found", y="accuracy")
-    note = "Expected calibration error, 15 bins: how far the probability of the class found is from the share of it" + (
-        f" that is right. No temperature: {reason}." if reason else " that is right. Fitted on the validation images."
-    )
-    columns = ("", "temperature", "calibration error", "nll")
-    return Part("calibration", note, values, columns, rows, {"reliability": picture})
+def calibration(logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | str) -> Part:
+    """Calibration error, and the temperature by validation logits and labels, or the reason why there are none."""
+    temperature = None if isinstance(validation, str) else fit_temperature(*validation)
+    reason = validation if isinstance(validation, str) else "no temperature between 0.01 and 100 is best"
+    table, curves = [], {}
+    for name, divisor in {"as it is": 1.0, "with temperature": temperature}.items():
+        if divisor is not None:
+            bins = Reliability.of(logits / divisor, labels)
+            loss = float(F.cross_entropy(logits / divisor, labels))
+            curves[name] = bins.accuracy.tolist()
+            table.append({"": name, "temperature": divisor, "ece": bins.error, "nll": loss})
+    middles = ((torch.arange(len(bins.share)) + 0.5) / len(bins.share)).tolist()
+    axes = "probability of the class found: accuracy"
+    picture = curves_picture(middles, {"ideal": middles, **curves}, title="reliability", axes=axes)
+    values = {"ece": table[0]["ece"], "temperature": temperature, "calibration": table}
+    fitted = "Temperature fitted on the validation images." if temperature else f"No temperature: {reason}."
+    note = "ece: the mean gap between the probability of the class found and the share that is right, in 15 bins. "
+    values["temperature_reason"] = None if temperature else reason
+    return Part("calibration", note + fitted, table, values, {"reliability": picture})
 
 
-def patch_drop_part(subject: Subject, test: Split) -> Part:
+def patch_dropping(subject: Subject, test: Split) -> Part:
     """Accuracy with a random share of the patches grey."""
     test = some(test, PROBED)
-    accuracies = [subject.accuracy(test.images, test.labels)] + [
-        subject.accuracy(drop_patches(test.images, share, grid=subject.vit.grid, grey=subject.grey), test.labels)
-        for share in DROPPED
+    how: dict[str, Any] = {"grid": subject.vit.grid, "grey": subject.grey}
+    found = [subject.accuracy(drop_patches(test.images, share, **how), test.labels) for share in DROPPED]
+    table = [{"share": share, "accuracy": value} for share, value in zip(DROPPED, found, strict=True)]
+    picture = curves_picture(DROPPED, {"": found}, title="random patches grey", axes="share of patches: accuracy")
+    note = f"A random share of the patches is painted in the training images' mean; {len(test):,} test images."
+    return Part("patch dropping", note, table, {"patch_drop": table}, {"patch dropping": picture})
+
+
+def patch_shuffling(subject: Subject, test: Split, count: int, track: Track) -> Part:
+    """Accuracy with the image cut into cells and joined at random."""
+    test = some(test, count)
+    cells = [n for n in (1, 2, 4, 8, 16) if not any(side % n for side in test.images.shape[2:])]
+    table = [
+        {"cells": f"{n}×{n}", "accuracy": subject.accuracy(shuffle_patches(test.images, (n, n)), test.labels)}
+        for n in track(cells, "shuffling")
     ]
-    shares = [0, *DROPPED]
-    values = {"patch_drop": {"images": len(test), "share": shares, "accuracy": accuracies}}
-    picture = curves_picture(
-        {"": (shares, accuracies)}, title="random patches grey", x="share of patches", y="accuracy"
-    )
-    rows = [[f"{100 * share:.0f} %", percent(value)] for share, value in zip(shares, accuracies, strict=True)]
-    note = f"Random patches painted in the training images' mean colour; {len(test):,} test images."
-    return Part("patch dropping", note, values, ("dropped", "accuracy"), rows, {"patch dropping": picture})
+    note = f"Images are cut into cells and joined in random order; {len(test):,} test images."
+    return Part("patch shuffling", note, table, {"patch_shuffle": table})
 
 
-def robustness_parts(
+def corruptions(
     subject: Subject, test: Split, given: Mapping[str, tuple[Tensor, Tensor]], count: int, track: Track
-) -> list[Part]:
-    """Accuracy with patches shuffled, and on corrupted images: those given, or made here."""
-    clean = some(test, count)
-    cells = [n for n in (2, 4, 8, 16) if not any(side % n for side in test.images.shape[2:])]
-    straight = subject.accuracy(clean.images, clean.labels)
-    shuffled = [
-        subject.accuracy(shuffle_patches(clean.images, (n, n)), clean.labels) for n in track(cells, "patches shuffled")
-    ]
-    shuffle = Part(
-        "patch shuffling",
-        f"Images cut into n × n cells, put together at random; {len(clean):,} test images.",
-        {"patch_shuffle": {"images": len(clean), "cells": [1, *cells], "accuracy": [straight, *shuffled]}},
-        ("cells", "accuracy"),
-        [[f"{n}×{n}", percent(value)] for n, value in zip([1, *cells], [straight, *shuffled], strict=True)],
-    )
+) -> Part:
+    """Accuracy on corrupted images: those given, or made here."""
+    test = some(test, count)
 
-    def accuracies(kind: str) -> list[float]:
-        if kind not in given:
-            return [
-                subject.accuracy(corrupt(clean.images, kind, level), clean.labels) for level in range(1, SEVERITIES + 1)
-            ]
+    def severities(kind: str) -> list[float]:
+        if not given:
+            levels = range(1, SEVERITIES + 1)
+            return [subject.accuracy(corrupt(test.images, kind, level), test.labels) for level in levels]
         images, labels = given[kind]
-        parts = SEVERITIES if len(labels) == SEVERITIES * 10_000 else 1  # as CIFAR-10-C's files are laid out
-        sets = zip(images.chunk(parts), labels.chunk(parts), strict=True)
-        chosen = [some(Split(*one), count) for one in sets]
-        return [subject.accuracy(one.images, one.labels) for one in chosen]
+        parts = SEVERITIES if len(labels) == SEVERITIES * 10_000 else 1  # as a file of CIFAR-10-C is laid out
+        sets = [some(Split(*pair), count) for pair in zip(images.chunk(parts), labels.chunk(parts), strict=True)]
+        return [subject.accuracy(one.images, one.labels) for one in sets]
 
-    kinds = {kind: accuracies(kind) for kind in track(list(given or CORRUPTIONS), "corruptions")}
+    kinds = {kind: severities(kind) for kind in track(list(given or CORRUPTIONS), "corruptions")}
     name = f"{'files' if given else 'C-style'}, {len(kinds)} kinds"
-    mean = sum(sum(levels) / len(levels) for levels in kinds.values()) / len(kinds)
-    values = {"name": name, "images": len(clean), "clean": straight, "mean": mean, "kinds": kinds}
-    rows = [[kind, *map(percent, levels)] for kind, levels in kinds.items()]
-    note = (
-        f"{name}: mean accuracy {percent(mean)}, {percent(straight)} on the same images as they are. "
-        f"At most {count:,} images each; severities 1 to 5"
-        + ("." if given else " of CIFAR-10-C, made here from the test images: not its files, which cannot be compared.")
-    )
-    columns = ("kind", *map(str, range(1, 1 + max(map(len, kinds.values())))))
-    curves = {kind: (range(1, len(levels) + 1), levels) for kind, levels in kinds.items()}
-    picture = curves_picture(curves, title=name, x="severity", y="accuracy")
-    return [shuffle, Part("corruptions", note, {"corruption": values}, columns, rows, {"corruptions": picture})]
+    mean, clean = fmean(map(fmean, kinds.values())), subject.accuracy(test.images, test.labels)
+    table = [{"kind": kind, **{str(i): value for i, value in enumerate(of, 1)}} for kind, of in kinds.items()]
+    made = "" if given else ", made here from the test images at CIFAR-10-C's severities: not comparable with its files"
+    note = f"{name}{made}. Mean {mean:.4f}; clean {clean:.4f}. At most {count:,} images each, severities 1 to 5."
+    values = {"name": name, "images": count, "clean": clean, "mean": mean, "kinds": kinds}
+    return Part("corruptions", note, table, {"corruption": values}, digits=3)
 
 
-def faithfulness_part(subject: Subject, test: Split, track: Track) -> Part:
+def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
     """Deletion and insertion by each kind of map, against maps that know nothing of the network."""
     test = some(test, EXPLAINED)
     maps = explain(subject, test.images)
-    baselines = baseline_maps(test.images, grid=subject.vit.grid)
+    blind = baseline_maps(test.images, grid=subject.vit.grid)
     if test.masks is not None:
         maps["object (true mask)"] = patch_cover(test.masks, subject.vit.grid)
-    pairs = {
-        name: deletion_and_insertion(subject.logits, test.images, test.labels, of_method, grey=subject.grey)
-        for name, of_method in track(list((maps | baselines).items()), "maps")
+    curves = {
+        name: deletion_and_insertion(subject.logits, test.images, test.labels, heat, grey=subject.grey)
+        for name, heat in track(list((maps | blind).items()), "maps")
     }
-    gaps = {name: area(insertion) - area(deletion) for name, (deletion, insertion) in pairs.items()}
-    values: dict[str, Any] = {}
-    rows, pictures = [], {}
-    for name, pair in pairs.items():
-        others = [other for other in baselines if other != name]
-        better_than = [other for other in others if mean_interval(gaps[name] - gaps[other])[0] > 0]
-        values[name] = {"better_than": better_than} | {
-            side: {"area": area(curves).mean(), "interval": mean_interval(area(curves)), "curve": curves.mean(0)}
-            for side, curves in zip(SIDES, pair, strict=True)
-        }
-        areas = (*(area(curves).mean() for curves in pair), gaps[name].mean())
-        rows.append([name, *(f"{value:.3f}" for value in areas), ", ".join(better_than) or "none"])
-    for side in SIDES:
-        lines = {name: of[side]["curve"].tolist() for name, of in values.items()}
-        shares = torch.linspace(0, 1, len(lines["random"])).tolist()
-        curves = {name: (shares, line) for name, line in lines.items()}
-        pictures[side] = curves_picture(curves, title=side, x="share of patches", y="probability of the true class")
-    trusted = [name for name in maps if len(values[name]["better_than"]) == len(baselines)]
+    gaps = {name: area(insertion) - area(deletion) for name, (deletion, insertion) in curves.items()}
+    table = []
+    for name, (deletion, insertion) in curves.items():
+        better = [b for b in blind if b != name and mean_interval(gaps[name] - gaps[b])[0] > 0]
+        areas = {"deletion": area(deletion).mean(), "insertion": area(insertion).mean(), "gap": gaps[name].mean()}
+        table.append({"map": name, **areas, "gap's interval": mean_interval(gaps[name]), "better than": better})
+    pictures: dict[str, np.ndarray] = {}
+    values: dict[str, Any] = {"images": len(test), "areas": table}
+    for index, side in enumerate(("deletion", "insertion")):
+        values[side] = {name: pair[index].mean(0).tolist() for name, pair in curves.items()}
+        shares = torch.linspace(0, 1, len(values[side]["random"])).tolist()
+        axes = "share of patches: probability of the true class"
+        pictures[side] = curves_picture(shares, values[side], title=side, axes=axes)
+    trusted = [line["map"] for line in table if len(line["better than"]) == len(blind)]
     note = (
-        f"{len(test):,} test images; patches turn grey (deletion) or appear on grey (insertion) in the map's order: "
-        "areas under the probability of the true class, which should be small and large. Better than: where the 95 % "
-        "interval of the paired difference is above 0. Better than all that know nothing of the network: "
-        + (", ".join(trusted) or "none")
+        f"{len(test):,} test images; patches turn grey (deletion) or appear on grey (insertion) in the map's order. "
+        "Areas under the probability of the true class: small and large are good. Better than: where the interval of the "
+        f"paired difference of gaps is above 0. Better than all that see no network: {', '.join(trusted) or 'none'}."
     )
-    columns = ("map", *SIDES, "difference", "better than")
-    facts = {"faithfulness": {"images": len(test), "steps": len(shares) - 1, "maps": values}}
-    return Part("can the maps be trusted?", note, facts, columns, rows, pictures)
+    return Part("can the maps be trusted?", note, table, {"faithfulness": values}, pictures, digits=3)
 
 
 def explain(subject: Subject, images: Tensor) -> dict[str, Tensor]:
     """The maps (N,rows,columns) of each method, for the class found; pooling weights where they differ."""
     vit, chunks = subject.vit, []
     for part in images.split(CHUNK):
-        seen = vit.attend(normalize(part.to(subject.device), subject.mean, subject.std))
+        seen = vit.attend(subject.normal(part))
         maps = method_maps(seen, grid=vit.grid)
         weights = seen.readout.detach()[:, vit.prefix_tokens :].unflatten(1, vit.grid)
         if weights.std() > 1e-6:
@@ -300,107 +254,106 @@ def explain(subject: Subject, images: Tensor) -> dict[str, Tensor]:
     return {name: torch.cat([maps[name].cpu() for maps in chunks]) for name in chunks[0]}
 
 
-def head_part(subject: Subject, test: Split, validation: Split | None, track: Track) -> Part:
+def heads(subject: Subject, test: Split, validation: Split | str, track: Track) -> Part:
     """What is lost without each head, ranked on validation and reported on test, and without half of them."""
-    depth, heads = subject.shape
-    test = some(test, SWITCHED)
-    off = list(each_head(depth, heads))
+    test, off = some(test, SWITCHED), list(each_head(*subject.shape))
     whole = subject.accuracy(test.images, test.labels)
-    lost = torch.tensor(
-        [whole - subject.accuracy(test.images, test.labels, without(one)) for one in track(off, "heads off, test")]
-    ).view(depth, heads)
-    values: dict[str, Any] = {"images": len(test), "accuracy": whole, "accuracy_lost": lost.tolist()}
-    note = f"Accuracy lost on {len(test):,} test images when one head is switched off (all of them: {percent(whole)}). "
-    if validation is None:
-        note += "Not ranked: without validation images the test images would choose."
-        values |= {"ranking": None, "half_removed": None}
+    accuracies = [subject.accuracy(test.images, test.labels, without(head)) for head in track(off, "heads, test")]
+    lost = whole - torch.tensor(accuracies).view(subject.shape)
+    values: dict[str, Any] = {
+        "images": len(test),
+        "accuracy": whole,
+        "lost": lost,
+        "ranking": None,
+        "half_removed": None,
+    }
+    note = f"Accuracy lost on {len(test):,} test images by switching off one head; with all of them {whole:.3f}. "
+    if isinstance(validation, str):
+        note += f"Not ranked, since the test images must not choose: {validation}."
     else:
         kept = some(validation, SWITCHED)
-        loss = torch.stack(
-            [
-                F.cross_entropy(subject.logits(kept.images, without(one)), kept.labels)
-                for one in track(off, "heads off, validation")
-            ]
-        )
-        order = loss.argsort(stable=True)  # the least important first
-        half = torch.zeros(depth * heads, dtype=torch.bool)
-        half[order[: len(order) // 2]] = True
-        left = subject.accuracy(test.images, test.labels, without(half.view(depth, heads)))
-        ranking = [[int(place) // heads + 1, int(place) % heads + 1] for place in order.flip(0)]
-        values |= {"ranking": ranking, "half_removed": left, "ranked_on": f"loss on {len(kept):,} validation images"}
-        first = ", ".join(f"layer {layer} head {head}" for layer, head in ranking[:3])
+        losses = [
+            F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in track(off, "heads")
+        ]
+        order = torch.stack(losses).argsort(descending=True, stable=True)
+        half = torch.stack(off)[order[len(order) // 2 :]].any(0)
+        values["half_removed"] = subject.accuracy(test.images, test.labels, without(half))
+        values["ranking"] = [[place // len(lost[0]) + 1, place % len(lost[0]) + 1] for place in order.tolist()]
+        first = ", ".join(f"head {head} of layer {layer}" for layer, head in values["ranking"][:3])
         note += (
-            f"Ranked by the loss on {len(kept):,} validation images: most important {first}. "
-            f"Without the least important half of all heads {percent(left)} is left."
+            f"By the loss on {len(kept):,} validation images {first} matter most, and without the half of all heads "
+            f"that matters least {values['half_removed']:.3f} is left."
         )
-    labels = [f"layer {layer}" for layer in range(1, depth + 1)], [f"head {head}" for head in range(1, heads + 1)]
-    picture = matrix_picture(
-        100 * lost,
-        title="accuracy lost without a head (points)",
-        x="",
-        y="",
-        rows=labels[0],
-        columns=labels[1],
-        form="%.1f",
-    )
-    rows = [
-        [label, *(f"{100 * value:.1f}" for value in line)] for label, line in zip(labels[0], lost.tolist(), strict=True)
-    ]
-    return Part(
-        "which heads matter?",
-        note,
-        {"heads": values},
-        ("points lost", *labels[1]),
-        rows,
-        {"heads switched off": picture},
-    )
+    names = [f"h{head}" for head in range(1, len(lost[0]) + 1)]
+    picture = matrix_picture(100 * lost, layers(lost), names, title="points of accuracy lost without a head")
+    return Part("which heads matter?", note, by_layer(lost, names), {"heads": values}, {"heads": picture}, digits=3)
 
 
-def attribution_part(subject: Subject, test: Split) -> Part:
+def layers(values: Sized) -> list[str]:
+    return [f"layer {layer}" for layer in range(1, len(values) + 1)]
+
+
+def by_layer(values: Tensor, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """A table of numbers (L,columns)."""
+    lines = zip(layers(values), values.tolist(), strict=True)
+    return [{"": layer, **dict(zip(columns, line, strict=True))} for layer, line in lines]
+
+
+@torch.no_grad()
+def attribution(subject: Subject, test: Split) -> Part:
     """What each head, each MLP and the embedding add to the true class's logit, and how far each head looks."""
     vit, test = subject.vit, some(test, EXPLAINED)
-    parts, distances = [], []
+    added, far = [], []
     for images, labels in zip(test.images.split(CHUNK), test.labels.split(CHUNK), strict=True):
-        with torch.no_grad():
-            normal = normalize(images.to(subject.device), subject.mean, subject.std)
-            seen = vit.attend(normal)
-            added = logit_attribution(vit, normal, labels.to(subject.device), seen)
-            parts.append(torch.cat([added.heads, added.mlps[..., None]], 2).sum(0).cpu())
-            parts[-1] = torch.cat([parts[-1].flatten(), torch.stack([added.embedding.sum(), added.bias.sum()]).cpu()])
-            size = vit.patch_embedding.patch_size
-            far = [attention_distance(maps, grid=vit.grid, patch_size=size) for maps in seen.maps]
-            distances.append(len(labels) * torch.stack(far).cpu())
-    mean = torch.stack(parts).sum(0) / len(test)
-    layers, (embedding, bias) = mean[:-2].view(len(vit.layers), -1), mean[-2:].tolist()
-    distance = torch.stack(distances).sum(0) / len(test)
-    names = [f"layer {layer}" for layer in range(1, len(vit.layers) + 1)]
-    columns = [*(f"head {head}" for head in range(1, layers.shape[1])), "MLP"]
-    apart = distance.sort(1).values
+        seen = vit.attend(subject.normal(images))
+        added.append(logit_attribution(vit, subject.normal(images), labels.to(subject.device), seen))
+        size = vit.patch_embedding.patch_size
+        distances = [attention_distance(weights, grid=vit.grid, patch_size=size) for weights in seen.maps]
+        far.append(len(labels) / len(test) * torch.stack(distances).cpu())
+    embedding, of_heads, mlps, bias = (torch.cat(parts).mean(0).cpu() for parts in zip(*added, strict=True))
+    logit, distance = embedding + of_heads.sum() + mlps.sum() + bias, torch.stack(far).sum(0)
+    matrix, names = torch.cat([of_heads, mlps[:, None]], 1), [f"h{head}" for head in range(1, 1 + len(of_heads[0]))]
+    apart = {f"{n}": line for n, line in enumerate(distance.sort(1).values.T.tolist(), 1)}
+    title, depth = "mean attention distance, heads sorted", range(1, len(distance) + 1)
     pictures = {
-        "what writes the answer": matrix_picture(
-            layers, title="added to the true class's logit, mean", x="", y="", rows=names, columns=columns, form="%.2f"
-        ),
-        "attention distance": curves_picture(
-            {f"{n}": (range(1, len(names) + 1), line) for n, line in enumerate(apart.T.tolist(), 1)},
-            title="mean attention distance, heads sorted",
-            x="layer",
-            y="pixels",
-            style="o",
-        ),
+        "logit": matrix_picture(matrix, layers(matrix), [*names, "MLP"], title="added to the true class's logit"),
+        "attention distance": curves_picture(depth, apart, title=title, axes="layer: pixels"),
     }
-    values = {
-        "attribution": {
-            "logit": float(mean.sum()),
-            "embedding": embedding,
-            "bias": bias,
-            "heads": layers[:, :-1].tolist(),
-            "mlps": layers[:, -1].tolist(),
-        },
-        "distance": distance.tolist(),
-    }
+    parts = {"logit": logit, "embedding": embedding, "heads": of_heads, "mlps": mlps, "bias": bias}
     note = (
-        f"Means over {len(test):,} test images; all entries, the embedding ({embedding:.2f}) and biases ({bias:.2f}) "
-        f"together are the true class's logit ({float(mean.sum()):.2f})."
+        f"Means over {len(test):,} test images. With the embedding ({embedding:.2f}) and the biases ({bias:.2f}) these "
+        f"add up to the true class's logit, {logit:.2f}."
     )
-    rows = [[name, *(f"{value:.2f}" for value in line)] for name, line in zip(names, layers.tolist(), strict=True)]
-    return Part("what writes the answer?", note, values, ("logit", *columns), rows, pictures)
+    table, values = by_layer(matrix, [*names, "MLP"]), {"attribution": parts, "distance": distance}
+    return Part("what writes the answer?", note, table, values, pictures, digits=2)
+
+
+def comparison(names: Sequence[str], logits: Sequence[Sequence[Tensor]], labels: Tensor) -> list[Part]:
+    """The groups of checkpoints, and the differences between them, on the same images."""
+    right = [[each.argmax(1) == labels for each in group] for group in logits]
+    shares = [[float(hits.double().mean()) for hits in group] for group in right]
+    table = [
+        {"checkpoint": name, "n": len(of), "mean": fmean(of), "deviation": stdev(of) if len(of) > 1 else math.nan}
+        for name, of in zip(names, shares, strict=True)
+    ]
+    groups = [{**line, "accuracies": of} for line, of in zip(table, shares, strict=True)]
+    note = f"Accuracy on the same {len(labels):,} images; n checkpoints, their mean and sample standard deviation."
+    parts = [Part("checkpoints", note, table, {"groups": groups})]
+    pairs, rows = list(combinations(range(len(names)), 2)), []
+    for one, other in pairs:
+        level = 1 - 0.05 / len(pairs)
+        if len(right[one]) == len(right[other]) == 1:
+            between = paired_difference(right[one][0], right[other][0], level=level)
+        elif min(len(right[one]), len(right[other])) > 1:
+            between = difference_of_means(shares[one], shares[other], level=level)
+        else:
+            raise UserError(f"compare one checkpoint with one, or several with several: {names[one]}, {names[other]}")
+        better = f"{names[one if between.value > 0 else other]} is better"
+        verdict = better if between.shown else "no difference shown"
+        row = {"one": names[one], "other": names[other], "difference": between.value}
+        rows.append({**row, "interval": (between.low, between.high), "p": between.p, "verdict": verdict})
+    note = (
+        "Of accuracy, one minus other; intervals hold with 95 % for all pairs together. Of single checkpoints: over "
+        "the images, p by McNemar, about these networks. Of several: Welch's t over seeds, about how they were trained."
+    )
+    return [*parts, Part("differences", note, rows, {"differences": rows})] if rows else parts
