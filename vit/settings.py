@@ -359,6 +359,8 @@ class EvaluateSettings(_Settings):
             raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
         if (self.full or self.corrupted) and not self.robustness:
             raise UserError("full and corrupted are about robustness=true")
+        if len(self.checkpoint) > 1 and (self.attention or self.robustness or self.flip_average):
+            raise UserError("attention, robustness and flip_average are about one checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import math
 from statistics import NormalDist
 
+import torch
 from torch import Tensor
 
 Interval = tuple[float, float]
@@ -25,6 +26,12 @@ def mean_interval(values: Tensor) -> Interval:
         Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan,
     )
     return middle - half, middle + half
+
+
+def per_class(confusion: Tensor) -> list[list[float]]:
+    """[precision, recall, F1] of each class, from counts (K,K) with true classes in rows; nan where they are 0 / 0."""
+    hits, found, there = confusion.diagonal(), confusion.sum(0), confusion.sum(1)
+    return torch.stack([hits / found, hits / there, 2 * hits / (found + there)], 1).tolist()
 
 
 def confused_pairs(confusion: Tensor, count: int) -> list[tuple[int, int, int]]:

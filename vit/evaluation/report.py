@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -14,12 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    multiclass_confusion_matrix,
-    multiclass_f1_score,
-    multiclass_precision,
-    multiclass_recall,
-)
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from vit.data import Split, normalize
 from vit.evaluation.calibration import Reliability, fit_temperature
@@ -28,7 +24,7 @@ from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, corrupt, drop_pat
 from vit.evaluation.drawing import curves_picture, image_rows, matrix_picture
 from vit.evaluation.faithfulness import area, baseline_maps, deletion_and_insertion
 from vit.evaluation.heads import each_head, logit_attribution, without
-from vit.evaluation.metrics import confident_mistakes, confused_pairs, mean_interval, wilson_interval
+from vit.evaluation.metrics import confident_mistakes, confused_pairs, mean_interval, per_class, wilson_interval
 from vit.evaluation.score import Score, predict_logits
 from vit.inspection.maps import method_maps
 from vit.inspection.measures import attention_distance, patch_cover
@@ -111,14 +107,10 @@ def classes(logits: Tensor, test: Split, names: Sequence[str]) -> Part:
     """Precision, recall and F1 of each class, nan where they are 0 / 0, and the mistakes."""
     labels, found = test.labels, logits.argmax(1)
     confusion = multiclass_confusion_matrix(logits, labels, len(names))
-    table = [{"class": name, "n": n} for name, n in zip(names, confusion.sum(1).tolist(), strict=True)]
-    for measure, of in {
-        "precision": multiclass_precision,
-        "recall": multiclass_recall,
-        "f1": multiclass_f1_score,
-    }.items():
-        shares = of(logits, labels, len(names), average=None, zero_division=math.nan)
-        table = [{**line, measure: share} for line, share in zip(table, shares.tolist(), strict=True)]
+    table = [
+        {"class": name, "n": n, "precision": precision, "recall": recall, "f1": f1}
+        for name, n, (precision, recall, f1) in zip(names, confusion.sum(1).tolist(), per_class(confusion), strict=True)
+    ]
     pairs, mistakes = confused_pairs(confusion, PAIRS), confident_mistakes(logits, labels)
     shown = [printable(name) for name in names]
     shares = confusion / confusion.sum(1, keepdim=True).clamp(min=1)
@@ -235,8 +227,9 @@ def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
     trusted = [line["map"] for line in table if len(line["better than"]) == len(blind)]
     note = (
         f"{len(test):,} test images; patches turn grey (deletion) or appear on grey (insertion) in the map's order. "
-        "Areas under the probability of the true class: small and large are good. Better than: where the interval of the "
-        f"paired difference of gaps is above 0. Better than all that see no network: {', '.join(trusted) or 'none'}."
+        "Areas under the probability of the true class: small and large are good. Better than: where the interval "
+        "of the paired difference of gaps is above 0. Better than all that see no network: "
+        f"{', '.join(trusted) or 'none'}."
     )
     return Part("can the maps be trusted?", note, table, {"faithfulness": values}, pictures, digits=3)
 
@@ -332,28 +325,37 @@ def comparison(names: Sequence[str], logits: Sequence[Sequence[Tensor]], labels:
     """The groups of checkpoints, and the differences between them, on the same images."""
     right = [[each.argmax(1) == labels for each in group] for group in logits]
     shares = [[float(hits.double().mean()) for hits in group] for group in right]
+    letters = [chr(ord("A") + number) for number in range(len(names))]
     table = [
-        {"checkpoint": name, "n": len(of), "mean": fmean(of), "deviation": stdev(of) if len(of) > 1 else math.nan}
-        for name, of in zip(names, shares, strict=True)
+        {
+            "": letter,
+            "checkpoint": Path(name).name,
+            "n": len(of),
+            "mean": fmean(of),
+            "deviation": stdev(of) if of[1:] else math.nan,
+        }
+        for letter, name, of in zip(letters, names, shares, strict=True)
     ]
-    groups = [{**line, "accuracies": of} for line, of in zip(table, shares, strict=True)]
+    groups = [
+        {**line, "checkpoint": name, "accuracies": of} for line, name, of in zip(table, names, shares, strict=True)
+    ]
     note = f"Accuracy on the same {len(labels):,} images; n checkpoints, their mean and sample standard deviation."
     parts = [Part("checkpoints", note, table, {"groups": groups})]
     pairs, rows = list(combinations(range(len(names)), 2)), []
     for one, other in pairs:
-        level = 1 - 0.05 / len(pairs)
+        level, title = 1 - 0.05 / len(pairs), f"{letters[one]} - {letters[other]}"
         if len(right[one]) == len(right[other]) == 1:
             between = paired_difference(right[one][0], right[other][0], level=level)
         elif min(len(right[one]), len(right[other])) > 1:
             between = difference_of_means(shares[one], shares[other], level=level)
         else:
             raise UserError(f"compare one checkpoint with one, or several with several: {names[one]}, {names[other]}")
-        better = f"{names[one if between.value > 0 else other]} is better"
+        better = f"{letters[one if between.value > 0 else other]} is better"
         verdict = better if between.shown else "no difference shown"
-        row = {"one": names[one], "other": names[other], "difference": between.value}
-        rows.append({**row, "interval": (between.low, between.high), "p": between.p, "verdict": verdict})
+        row = {"": title, "difference": between.value, "interval": (between.low, between.high)}
+        rows.append({**row, "p": between.p, "verdict": verdict})
     note = (
-        "Of accuracy, one minus other; intervals hold with 95 % for all pairs together. Of single checkpoints: over "
+        "Of accuracy; intervals hold with 95 % for all pairs together. Of single checkpoints: over "
         "the images, p by McNemar, about these networks. Of several: Welch's t over seeds, about how they were trained."
     )
     return [*parts, Part("differences", note, rows, {"differences": rows})] if rows else parts

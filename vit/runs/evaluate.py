@@ -39,7 +39,7 @@ class Network:
 
     @property
     def name(self) -> str:
-        return self.path.resolve().parent.name
+        return "/".join(self.path.resolve().parts[-2:])
 
 
 def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
         else:
             title, parts = "comparison", compare(groups, settings.checkpoint, images.test, console)
     values = {
-        "checkpoints" if len(networks) > 1 else "checkpoint": [network.name for network in networks],
+        "checkpoint": [network.name for network in networks] if len(networks) > 1 else first.name,
         "epoch": first.facts.epoch,
         "weights": first.facts.weights,
         "images": images.description,
@@ -82,7 +82,7 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
     for part in parts:
         values |= part.values
     write_atomically(folder / "report.json", to_json(values))
-    about = [f"{network.name}, {network.path.name}: epoch {network.facts.epoch}" for network in networks]
+    about = [f"{network.name}: epoch {network.facts.epoch}" for network in networks]
     write_atomically(folder / "report.html", to_html(title, [*about, which], parts))
     if len(networks) == 1 and settings.output is None:
         to_tensorboard(folder, parts, values, step=first.facts.step)
@@ -191,9 +191,12 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
 def validation_of(network: Network, images: ImageSet) -> Split | str:
     """The images that were kept aside in training, or why there are none."""
     own, facts = network.settings, network.facts
-    data = ImageData(images, validation=own.validation, batch_size=own.batch_size, seed=own.seed)
-    if len(data.validation) == 0:
+    if own.validation == 0:
         return "trained with validation=0"
+    try:
+        data = ImageData(images, validation=own.validation, batch_size=own.batch_size, seed=own.seed)
+    except UserError:  # fewer of them than were kept aside
+        return "these are not the images it has learned from"
     if (data.mean, data.std, len(data.train)) != (facts.mean, facts.std, facts.train_images):
         return "these are not the images it has learned from"
     return Split(data.validation.images, data.validation.labels, data.validation.masks)
