@@ -28,7 +28,8 @@ def matrix_picture(values: Tensor, rows: Sequence[str], columns: Sequence[str], 
     """Numbers (rows,columns) in colour and, where they are few, in figures."""
     figure, axes = _axes(title, "", "")
     largest = float(values.abs().max()) or 1.0
-    image = axes.imshow(values.tolist(), cmap="RdBu_r", vmin=-largest, vmax=largest)
+    signed = bool((values < 0).any())
+    image = axes.imshow(values.tolist(), cmap="RdBu_r" if signed else "Blues", vmin=-largest * signed, vmax=largest)
     figure.colorbar(image, ax=axes, shrink=0.8)
     if max(values.shape) <= LARGEST_NUMBERED:
         axes.set_xticks(range(len(columns)), columns, fontsize=7, rotation=45, ha="right", parse_math=False)

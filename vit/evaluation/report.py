@@ -32,7 +32,8 @@ from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.settings import UserError
 
-PROBED, EXPLAINED, SWITCHED = 2000, 500, 1000  # images: made worse, with maps, for each head that is off
+FITTED, COVERED, PROBED = 2000, 1000, 2000  # images for the temperature, with patches dropped, made worse
+EXPLAINED, SWITCHED = 500, 1000  # images whose maps are tested, and that are seen without each head
 DROPPED = (0.0, 0.25, 0.5, 0.75)
 MISTAKES, IN_A_ROW, PAIRS = 16, 8, 6  # shown
 CHUNK = 50  # images whose maps are held at once; fixed, so that the batch size changes no digit
@@ -154,7 +155,7 @@ def calibration(logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor
 
 def patch_dropping(subject: Subject, test: Split) -> Part:
     """Accuracy with a random share of the patches grey."""
-    test = some(test, PROBED)
+    test = some(test, COVERED)
     how: dict[str, Any] = {"grid": subject.vit.grid, "grey": subject.grey}
     found = [subject.accuracy(drop_patches(test.images, share, **how), test.labels) for share in DROPPED]
     table = [{"share": share, "accuracy": value} for share, value in zip(DROPPED, found, strict=True)]

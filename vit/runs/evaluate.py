@@ -17,10 +17,10 @@ from vit.evaluation import report
 from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, read_corrupted
 from vit.evaluation.cost import forward_flops, parameter_count
 from vit.evaluation.faithfulness import STEPS
-from vit.evaluation.report import EXPLAINED, PROBED, SWITCHED, Part, Subject
+from vit.evaluation.report import EXPLAINED, FITTED, PROBED, SWITCHED, Part, Subject
 from vit.evaluation.score import Score
 from vit.evaluation.timing import take_turns
-from vit.runs.machine import advise_on_memory, hardware, plain_console
+from vit.runs.machine import advise_on_memory, hardware, plain_console, tune_allocator
 from vit.runs.report_files import print_part, to_html, to_json, to_tensorboard
 from vit.settings import EvaluateSettings, TrainSettings, UserError, show
 from vit.training.checkpoint import LAST, Facts, find_checkpoint, load, write_atomically
@@ -49,6 +49,7 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
     UserError if one contradicts a checkpoint.
     """
     console = plain_console()
+    tune_allocator()
     groups = [[read(path, settings, claimed, console) for path in checkpoints(place)] for place in settings.checkpoint]
     networks = [network for group in groups for network in group]
     first = networks[0]
@@ -161,8 +162,11 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
     add(report.accuracy(logits, test.labels))
     add(report.classes(logits, test, names))
     kept = validation_of(network, images)
-    fitted = kept if isinstance(kept, str) else (subject.logits(kept.images), kept.labels)
-    add(report.calibration(logits, test.labels, fitted))
+    if isinstance(kept, str):
+        add(report.calibration(logits, test.labels, kept))
+    else:
+        few = report.some(kept, FITTED)
+        add(report.calibration(logits, test.labels, (subject.logits(few.images), few.labels)))
     add(report.patch_dropping(subject, test))
     add(cost(network, rate))
     if settings.flip_average:
