@@ -11,16 +11,19 @@ from PIL import Image, ImageDraw
 from vit.inspection.pictures import GAP, TEXT
 
 HEADER, ROW_HEIGHT, LABEL = TEXT + GAP, 64 + TEXT + GAP, 76  # images of 32 pixels are shown at twice their size
+ROWS = 10  # of a sheet, below its title
 
 
 def main(run: Path, row: int, steps: list[int]) -> None:
     strips = []
     for step in steps:
         sheet = Image.open(sorted((run / "pictures").glob(f"step_{step:06d}_layer_*.png"))[-1])
-        top = HEADER + row * ROW_HEIGHT
+        top = sheet.height - (ROWS - row) * ROW_HEIGHT
         strips.append(sheet.crop((0, top, sheet.width, top + ROW_HEIGHT)))
     picture = Image.new("RGB", (strips[0].width + LABEL, HEADER + ROW_HEIGHT * len(strips)), "white")
-    picture.paste(sheet.crop((0, 0, sheet.width, HEADER)), (LABEL, 0))
+    picture.paste(
+        sheet.crop((0, heads := sheet.height - ROWS * ROW_HEIGHT - HEADER, sheet.width, heads + HEADER)), (LABEL, 0)
+    )
     for place, (step, strip) in enumerate(zip(steps, strips, strict=True)):
         picture.paste(strip, (LABEL, HEADER + place * ROW_HEIGHT))
         ImageDraw.Draw(picture).text((4, HEADER + place * ROW_HEIGHT + 28), f"step {step:,}", "black")

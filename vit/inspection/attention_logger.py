@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from vit.inspection.measures import (
     points_at_object,
     share_on_object,
 )
-from vit.inspection.pictures import attention_sheet, lens_sheet, method_sheet
+from vit.inspection.pictures import attention_sheet, headed, lens_sheet, method_sheet
 from vit.model import Attention, ViT
 
 TIMES = 10  # TensorBoard keeps ten pictures of a tag unless told otherwise
@@ -42,12 +42,16 @@ HOW_TO_READ = Path(__file__).with_name("how_to_read.md")
 
 @dataclass(frozen=True)
 class Shown:
-    """The images that are looked at: uint8 (B,C,H,W), labels (B,), where known masks bool (B,H,W)."""
+    """The images that are looked at: uint8 (B,C,H,W), labels (B,), where known masks bool (B,H,W).
+
+    names are those of the classes as pictures can write them.
+    """
 
     images: Tensor
     labels: Tensor
     masks: Tensor | None
     classes: tuple[str, ...]
+    names: tuple[str, ...]
     note: str = ""  # before each title
 
     def first(self, count: int) -> "Shown":
@@ -160,7 +164,7 @@ class AttentionLogger(Callback):
             matrices = method_matrices(seen)
         with torch.no_grad():
             maps = read_matrices(matrices, seen.readout, grid=vit.grid)
-            for tag, picture in self._pictures(vit, seen, maps):
+            for tag, picture in self._pictures(vit, seen, maps, step):
                 name = tag.removeprefix("attention/").replace("/", "_")
                 file = self.folder / f"step_{step:06d}_{name}.png"
                 log_picture(trainer, file, tag=tag, picture=picture, step=step)
@@ -173,44 +177,43 @@ class AttentionLogger(Callback):
                     self.shown.images,
                     step=step,
                     grid=vit.grid,
-                    titles=self._titles(),
+                    titles=self._titles(self.shown.classes),
                     classes=self.shown.classes,
                 )
                 map_record.write(trainer.logger.experiment, blobs, step)  # type: ignore[attr-defined]
             if step == max(self.steps):
                 self._log_end(trainer, module, seen, step)
 
-    def _titles(self) -> list[str]:
-        return [self.shown.note + self.shown.classes[int(label)] for label in self.shown.labels]
+    def _titles(self, names: Sequence[str]) -> list[str]:
+        return [self.shown.note + names[int(label)] for label in self.shown.labels]
 
-    def _pictures(self, vit: ViT, seen: Attention, maps: dict[str, Tensor]) -> list[tuple[str, np.ndarray]]:
+    def _pictures(
+        self, vit: ViT, seen: Attention, maps: dict[str, Tensor], step: int
+    ) -> Iterator[tuple[str, np.ndarray]]:
         shown, depth = self.shown, len(seen.maps)
-        true = self._titles()
+        true = self._titles(shown.names)
+        for layer, weights in enumerate(seen.maps, start=1):
+            drawn = attention_sheet(shown.images, readout_maps(weights, seen.readout, grid=vit.grid), true)
+            title = f"layer {layer} of {depth}, step {step:,}: what the pooled vector attends to through each head"
+            yield f"attention/layer_{layer:02d}", headed(drawn, title, scale=True)
         share, found = seen.logits.softmax(dim=1).max(dim=1)
         titles = [
-            f"{name}: {100 * float(part):.0f}% {shown.classes[int(label)]}"
-            for name, label, part in zip(true, found, share, strict=True)
+            f"true: {shown.names[int(label)]}\nfound: {shown.names[int(k)]} {100 * float(part):.0f} %"
+            for label, k, part in zip(shown.labels, found, share, strict=True)
         ]
+        title = f"{shown.note}all layers, step {step:,}: where the network looked; relevance is for the class found"
+        yield "attention/methods", headed(method_sheet(shown.images, maps, titles), title, scale=True)
         lenses = np.linspace(1, depth, min(LENSES, depth)).round().astype(int).tolist()
         read = {f"layer {layer}": logit_lens(vit, seen.tokens[layer - 1]) for layer in lenses}
-        return [
-            *(
-                (
-                    f"attention/layer_{layer:02d}",
-                    attention_sheet(shown.images, readout_maps(weights, seen.readout, grid=vit.grid), true),
-                )
-                for layer, weights in enumerate(seen.maps, start=1)
-            ),
-            ("attention/methods", method_sheet(shown.images, maps, titles)),
-            ("logit_lens", lens_sheet(shown.images, read, true, shown.classes)),
-        ]
+        title = f"logit lens, step {step:,}: the class that each patch is taken for; the paler, the less sure"
+        yield "logit_lens", headed(lens_sheet(shown.images, read, true, shown.names), title)
 
     def _log_end(self, trainer: Trainer, module: Any, seen: Attention, step: int) -> None:
         """What is drawn once, at the end: matrices of one image, filters, positions, the projector."""
         vit: ViT = module.vit
         prefix = ["class token"] * vit.pool.prefix_tokens
         prefix += [f"register {i + 1}" for i in range(vit.prefix_tokens - vit.pool.prefix_tokens)]
-        title = self.shown.note + self.shown.classes[int(self.shown.labels[0])]
+        title = self._titles(self.shown.names)[0]
         pictures = {
             f"matrix/layer_{layer:02d}": matrix_figure(
                 seen.maps[layer - 1][0], title=f"{title}, layer {layer}, step {step}", prefix=prefix, grid=vit.grid

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from torch import Tensor
 
+from vit.inspection.fonts import font_file
 from vit.inspection.pictures import sheet, to_picture
 
 
@@ -21,7 +23,7 @@ def matrix_figure(weights: Tensor, *, title: str, prefix: Sequence[str], grid: t
     columns = min(4, heads)
     rows = -(-heads // columns)
     figure = Figure(figsize=(3.2 * columns, 2.9 * rows + 0.4), layout="constrained")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(title, parse_math=False, fontproperties=FontProperties(fname=font_file(title), size=12))
     named = list(enumerate(prefix))[:4]
     for row in range(0, grid[0], max(1, grid[0] // 8)):
         named.append((len(prefix) + row * grid[1], f"row {row + 1}"))

@@ -1,6 +1,6 @@
 """What a checkpoint takes any image for, and where it looked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +13,9 @@ from vit.data import normalize
 from vit.data.folder import SUFFIXES, decode
 from vit.inspection import explorer, map_record
 from vit.inspection.attention_logger import images_that_fit
+from vit.inspection.fonts import drawable
 from vit.inspection.maps import method_matrices, read_matrices
-from vit.inspection.pictures import jpeg, method_sheet, png, printable
+from vit.inspection.pictures import headed, jpeg, method_sheet, png, printable
 from vit.model import Attention, ViT
 from vit.runs.machine import advise_on_memory, plain_console
 from vit.settings import PredictSettings, UserError
@@ -71,19 +72,20 @@ def predict(settings: PredictSettings) -> list[Prediction]:
             if start < room:
                 kept.append(seen)
     width = max(len(prediction.file.name) for prediction in found)
-    names: set[str] = set()
+    names = dict(zip(facts.classes, drawable(tuple(map(printable, facts.classes)), console.print), strict=True))
+    written: set[str] = set()
     for prediction in found:
         likeliest = "  ".join(f"{name} {100 * share:.1f} %" for name, share in prediction.classes)
         console.print(f"{prediction.file.name:{width}}  {likeliest}")
         name = prediction.file.name
-        while name in names:  # of another folder
+        while name in written:  # of another folder
             name = f"_{name}"
-        names.add(name)
+        written.add(name)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"output={output} cannot be made: {error.strerror}") from error
-        write_atomically(output / f"{name}.png", png(picture(prediction, vit)))
+        write_atomically(output / f"{name}.png", png(picture(prediction, vit, names)))
     console.print(f"pictures     {output.resolve()}")
     if settings.explorer:
         content = explore(vit, facts, path, found[:room], kept)
@@ -171,13 +173,15 @@ def explore(vit: ViT, facts: Facts, path: Path, shown: Sequence[Prediction], kep
     return explorer.explorer_page(path.resolve().parent.name, blobs, step=facts.step)
 
 
-def picture(prediction: Prediction, vit: ViT) -> np.ndarray:
-    """The image, as large as it is useful, and beside it each method's map laid over it: (H',W',3)."""
+def picture(prediction: Prediction, vit: ViT, names: Mapping[str, str]) -> np.ndarray:
+    """The image, as large as it is useful, and beside it each method's map laid over it: (H',W',3).
+
+    names: of the classes, as pictures can write them.
+    """
     shown = enlarged(prediction.file, vit)
-    title = "  ".join(f"{name} {100 * share:.0f}%" for name, share in prediction.classes[:2])
-    return method_sheet(
-        shown[None], {name: m[None] for name, m in prediction.maps.items()}, [title], above="image", side=SIDE
-    )
+    found = ", ".join(f"{names[name]} {100 * share:.0f} %" for name, share in prediction.classes[:3])
+    maps = {name: one[None] for name, one in prediction.maps.items()}
+    return headed(method_sheet(shown[None], maps, [""], side=SIDE), f"found: {found}", scale=True)
 
 
 def enlarged(file: Path, vit: ViT) -> Tensor:

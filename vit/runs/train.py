@@ -19,6 +19,7 @@ from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.evaluation.score import Score, score
 from vit.inspection.attention_logger import AttentionLogger, Shown
 from vit.inspection.data_logger import DataLogger
+from vit.inspection.fonts import drawable
 from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
@@ -108,6 +109,8 @@ def train(
             )
             if resumed:
                 console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader()), device))
+        classes = tuple(map(printable, image_set.classes))
+        names = drawable(classes, console.print if leader else lambda _: None)
         if settings.compile:
             vit.compile()
         trainer = Trainer(
@@ -121,7 +124,7 @@ def train(
             callbacks=[
                 ShowProgress(console),
                 AttentionLogger(
-                    _shown(image_set, data),
+                    _shown(data, classes, names),
                     (data.validation.images, data.validation.labels),
                     folder=folder / PICTURES,
                     say=console.print,
@@ -129,7 +132,7 @@ def train(
                 DataLogger(
                     data.train.images,
                     data.train.labels,
-                    tuple(map(printable, image_set.classes)),
+                    names,
                     folder=folder / PICTURES,
                 ),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
@@ -256,14 +259,13 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
     )
 
 
-def _shown(image_set: ImageSet, data: ImageData) -> Shown:
+def _shown(data: ImageData, classes: tuple[str, ...], names: tuple[str, ...]) -> Shown:
     """Ten fixed images, one of each class in turn, of the validation images or else unaugmented training images."""
     part, note = (data.validation, "") if len(data.validation) else (data.train, "train: ")
-    of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(image_set.classes))]
+    of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(classes))]
     in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
     masks = None if part.masks is None else part.masks[in_turn]
-    classes = tuple(map(printable, image_set.classes))
-    return Shown(part.images[in_turn], part.labels[in_turn], masks, classes, note)
+    return Shown(part.images[in_turn], part.labels[in_turn], masks, classes, names, note)
 
 
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:
