@@ -51,7 +51,7 @@ def test_the_classes_measures_are_those_of_their_definition() -> None:
     logits, labels = noise(200, 4, seed=1), torch.arange(200) % 3  # no image of the last class
     logits[:, 2] = -9  # and one that is never found
     test = Split(pixels(200, 3, 8, 8), labels)
-    found = report.classes(logits, test, ("a", "b", "c", "d")).values
+    found = report.classes(logits, test, "abcd", "abcd").values
     guess = logits.argmax(1)
     for number, line in enumerate(found["per_class"]):
         right = int(((guess == number) & (labels == number)).sum())

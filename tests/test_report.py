@@ -81,8 +81,9 @@ def test_the_whole_report(runs: Path, tiny: Path, evaluate: Words, capsys: pytes
 
 def test_R10_C11_batch_size_changes_no_digit(runs: Path, tiny: Path, tmp_path: Path, evaluate: Words) -> None:
     reports = []
+    shutil.copy(run_of(runs, 1) / "last.ckpt", tmp_path / "alone.ckpt")  # all that is read beside the images
     for size in (1, 7, 256):
-        words = [f"checkpoint={run_of(runs, 1)}", f"data.root={tiny}", f"batch_size={size}", "attention=true"]
+        words = [f"checkpoint={tmp_path / 'alone.ckpt'}", f"data.root={tiny}", f"batch_size={size}", "attention=true"]
         assert evaluate([*words, f"output={tmp_path / str(size)}"]) == 0
         reports.append(written(tmp_path / str(size)))
         del reports[-1]["cost"]

@@ -26,9 +26,9 @@ from vit.evaluation.faithfulness import area, baseline_maps, deletion_and_insert
 from vit.evaluation.heads import each_head, logit_attribution, without
 from vit.evaluation.metrics import confident_mistakes, confused_pairs, mean_interval, per_class, wilson_interval
 from vit.evaluation.score import Score, predict_logits
+from vit.inspection.attention_logger import images_that_fit
 from vit.inspection.maps import method_maps
 from vit.inspection.measures import attention_distance, patch_cover
-from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.settings import UserError
 
@@ -36,7 +36,7 @@ FITTED, COVERED, PROBED = 2000, 1000, 2000  # images for the temperature, with p
 EXPLAINED, SWITCHED = 500, 1000  # images whose maps are tested, and that are seen without each head
 DROPPED = (0.0, 0.25, 0.5, 0.75)
 MISTAKES, IN_A_ROW, PAIRS = 16, 8, 6  # shown
-CHUNK = 50  # images whose maps are held at once; fixed, so that the batch size changes no digit
+CHUNK = 50  # images whose maps are held at once, or fewer
 
 Track = Callable[[Sequence[Any], str], Iterable[Any]]  # yields the items, and shows how many are done
 Edit = Callable[[int, Tensor], Tensor]
@@ -74,6 +74,11 @@ class Subject:
         return normalize(images.to(self.device), self.mean, self.std)
 
     @property
+    def chunk(self) -> int:
+        """Images whose maps are held at once: the same for every batch size, which therefore changes no digit."""
+        return max(1, min(CHUNK, images_that_fit(self.vit)))
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Layers, and heads of each."""
         layers: Any = self.vit.layers
@@ -104,8 +109,8 @@ def accuracy(logits: Tensor, labels: Tensor) -> Part:
     return Part("accuracy", note, table, {**values, **intervals, "n": found.n, "interval_kind": kind})
 
 
-def classes(logits: Tensor, test: Split, names: Sequence[str]) -> Part:
-    """Precision, recall and F1 of each class, nan where they are 0 / 0, and the mistakes."""
+def classes(logits: Tensor, test: Split, names: Sequence[str], shown: Sequence[str]) -> Part:
+    """Precision, recall and F1 of each class, and the mistakes; `shown` are the names as pictures can write them."""
     labels, found = test.labels, logits.argmax(1)
     confusion = multiclass_confusion_matrix(logits, labels, len(names))
     table = [
@@ -113,7 +118,6 @@ def classes(logits: Tensor, test: Split, names: Sequence[str]) -> Part:
         for name, n, (precision, recall, f1) in zip(names, confusion.sum(1).tolist(), per_class(confusion), strict=True)
     ]
     pairs, mistakes = confused_pairs(confusion, PAIRS), confident_mistakes(logits, labels)
-    shown = [printable(name) for name in names]
     shares = confusion / confusion.sum(1, keepdim=True).clamp(min=1)
     pictures = {"confusion": matrix_picture(shares, shown, shown, title="true class (row) taken for another (column)")}
     rows = {
@@ -123,11 +127,11 @@ def classes(logits: Tensor, test: Split, names: Sequence[str]) -> Part:
         ],
     }
     for title, lines in rows.items() if pairs else ():
-        below = [[f"{shown[labels[i]][:7]}: {shown[found[i]][:7]}" for i in line] for line in lines]
+        below = [[f"{shown[labels[i]]}\nfound {shown[found[i]]}" for i in line] for line in lines]
         pictures[title] = image_rows(test.images, lines, below)
     confused = [[names[true], names[to], n] for true, to, n in pairs]
     most = "; ".join(f"{shown[true]} taken for {shown[to]} ({n:,})" for true, to, n in pairs[:3])
-    note = f"Confused most: {most or 'none'}. Below a picture of a mistake: the true class, then the one found."
+    note = f"Confused most: {most or 'none'}. Below a picture of a mistake stands its true class."
     values = {"per_class": table, "confusion": confusion, "confused_pairs": confused}
     return Part("classes", note, table, values | {"confident_mistakes": mistakes[:MISTAKES]}, pictures)
 
@@ -238,7 +242,7 @@ def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
 def explain(subject: Subject, images: Tensor) -> dict[str, Tensor]:
     """The maps (N,rows,columns) of each method, for the class found; pooling weights where they differ."""
     vit, chunks = subject.vit, []
-    for part in images.split(CHUNK):
+    for part in images.split(subject.chunk):
         seen = vit.attend(subject.normal(part))
         maps = method_maps(seen, grid=vit.grid)
         weights = seen.readout.detach()[:, vit.prefix_tokens :].unflatten(1, vit.grid)
@@ -298,7 +302,7 @@ def attribution(subject: Subject, test: Split) -> Part:
     """What each head, each MLP and the embedding add to the true class's logit, and how far each head looks."""
     vit, test = subject.vit, some(test, EXPLAINED)
     added, far = [], []
-    for images, labels in zip(test.images.split(CHUNK), test.labels.split(CHUNK), strict=True):
+    for images, labels in zip(test.images.split(subject.chunk), test.labels.split(subject.chunk), strict=True):
         seen = vit.attend(subject.normal(images))
         added.append(logit_attribution(vit, subject.normal(images), labels.to(subject.device), seen))
         size = vit.patch_embedding.patch_size

@@ -20,6 +20,8 @@ from vit.evaluation.faithfulness import STEPS
 from vit.evaluation.report import EXPLAINED, FITTED, PROBED, SWITCHED, Part, Subject
 from vit.evaluation.score import Score
 from vit.evaluation.timing import take_turns
+from vit.inspection.fonts import drawable
+from vit.inspection.pictures import printable
 from vit.runs.machine import advise_on_memory, hardware, plain_console, tune_allocator
 from vit.runs.report_files import print_part, to_html, to_json, to_tensorboard
 from vit.settings import EvaluateSettings, TrainSettings, UserError, show
@@ -160,7 +162,7 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
     rate = len(test) / (time.perf_counter() - began)
     console.print(f"test accuracy {Score.of(logits, test.labels)}")
     add(report.accuracy(logits, test.labels))
-    add(report.classes(logits, test, names))
+    add(report.classes(logits, test, names, drawable(tuple(map(printable, names)), console.print)))
     kept = validation_of(network, images)
     if isinstance(kept, str):
         add(report.calibration(logits, test.labels, kept))
