@@ -148,7 +148,7 @@ def test_files_of_corrupted_images_are_read(runs: Path, tiny: Path, tmp_path: Pa
     ("words", "said"),
     [
         (["checkpoint=RUNS/nothing*"], "matches no run folder"),
-        (["checkpoint=[RUN,RUNS/*seed*]"], "compare one checkpoint with one, or several with several"),
+        (["checkpoint=[RUN,RUNS/*seed*]"], "compare one checkpoint with one, or several seeds with several"),
         (["checkpoint=[RUN,RUN]", "attention=true"], "one checkpoint"),
         (["checkpoint=RUN", "full=true"], "robustness=true"),
         (["checkpoint=RUN", "robustness=true", "corrupted=/nowhere"], "holds no .npy file"),

@@ -30,7 +30,6 @@ from vit.inspection.attention_logger import images_that_fit
 from vit.inspection.maps import method_maps
 from vit.inspection.measures import attention_distance, patch_cover
 from vit.model import ViT
-from vit.settings import UserError
 
 FITTED, COVERED, PROBED = 2000, 1000, 2000  # images for the temperature, with patches dropped, made worse
 EXPLAINED, SWITCHED = 500, 1000  # images whose maps are tested, and that are seen without each head
@@ -120,14 +119,10 @@ def classes(logits: Tensor, test: Split, names: Sequence[str], shown: Sequence[s
     pairs, mistakes = confused_pairs(confusion, PAIRS), confident_mistakes(logits, labels)
     shares = confusion / confusion.sum(1, keepdim=True).clamp(min=1)
     pictures = {"confusion": matrix_picture(shares, shown, shown, title="true class (row) taken for another (column)")}
-    rows = {
-        "most confident mistakes": mistakes[:MISTAKES].split(IN_A_ROW),
-        "most confused pairs": [
-            mistakes[(labels == t)[mistakes] & (found == f)[mistakes]][:IN_A_ROW] for t, f, _ in pairs
-        ],
-    }
+    of_pairs = [mistakes[(labels == t)[mistakes] & (found == f)[mistakes]][:IN_A_ROW] for t, f, _ in pairs]
+    rows = {"most confident mistakes": mistakes[:MISTAKES].split(IN_A_ROW), "most confused pairs": of_pairs}
     for title, lines in rows.items() if pairs else ():
-        below = [[f"{shown[labels[i]]}\nfound {shown[found[i]]}" for i in line] for line in lines]
+        below = [[f"{shown[int(labels[i])]}\nfound {shown[int(found[i])]}" for i in line] for line in lines]
         pictures[title] = image_rows(test.images, lines, below)
     confused = [[names[true], names[to], n] for true, to, n in pairs]
     most = "; ".join(f"{shown[true]} taken for {shown[to]} ({n:,})" for true, to, n in pairs[:3])
@@ -258,30 +253,23 @@ def heads(subject: Subject, test: Split, validation: Split | str, track: Track) 
     whole = subject.accuracy(test.images, test.labels)
     accuracies = [subject.accuracy(test.images, test.labels, without(head)) for head in track(off, "heads, test")]
     lost = whole - torch.tensor(accuracies).view(subject.shape)
-    values: dict[str, Any] = {
-        "images": len(test),
-        "accuracy": whole,
-        "lost": lost,
-        "ranking": None,
-        "half_removed": None,
-    }
+    ranking, left = None, None
     note = f"Accuracy lost on {len(test):,} test images by switching off one head; with all of them {whole:.3f}. "
     if isinstance(validation, str):
         note += f"Not ranked, since the test images must not choose: {validation}."
     else:
-        kept = some(validation, SWITCHED)
-        losses = [
-            F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in track(off, "heads")
-        ]
+        kept, shown = some(validation, SWITCHED), track(off, "heads, validation")
+        losses = [F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in shown]
         order = torch.stack(losses).argsort(descending=True, stable=True)
         half = torch.stack(off)[order[len(order) // 2 :]].any(0)
-        values["half_removed"] = subject.accuracy(test.images, test.labels, without(half))
-        values["ranking"] = [[place // len(lost[0]) + 1, place % len(lost[0]) + 1] for place in order.tolist()]
-        first = ", ".join(f"head {head} of layer {layer}" for layer, head in values["ranking"][:3])
+        left = subject.accuracy(test.images, test.labels, without(half))
+        ranking = [[place // len(lost[0]) + 1, place % len(lost[0]) + 1] for place in order.tolist()]
+        first = ", ".join(f"head {head} of layer {layer}" for layer, head in ranking[:3])
         note += (
             f"By the loss on {len(kept):,} validation images {first} matter most, and without the half of all heads "
-            f"that matters least {values['half_removed']:.3f} is left."
+            f"that matters least {left:.3f} is left."
         )
+    values = {"images": len(test), "accuracy": whole, "lost": lost, "ranking": ranking, "half_removed": left}
     names = [f"h{head}" for head in range(1, len(lost[0]) + 1)]
     picture = matrix_picture(100 * lost, layers(lost), names, title="points of accuracy lost without a head")
     return Part("which heads matter?", note, by_layer(lost, names), {"heads": values}, {"heads": picture}, digits=3)
@@ -327,34 +315,26 @@ def attribution(subject: Subject, test: Split) -> Part:
 
 
 def comparison(names: Sequence[str], logits: Sequence[Sequence[Tensor]], labels: Tensor) -> list[Part]:
-    """The groups of checkpoints, and the differences between them, on the same images."""
+    """The groups of checkpoints, all of one or all of several, and their differences on the same images."""
     right = [[each.argmax(1) == labels for each in group] for group in logits]
     shares = [[float(hits.double().mean()) for hits in group] for group in right]
     letters = [chr(ord("A") + number) for number in range(len(names))]
-    table = [
-        {
-            "": letter,
-            "checkpoint": Path(name).name,
-            "n": len(of),
-            "mean": fmean(of),
-            "deviation": stdev(of) if of[1:] else math.nan,
-        }
-        for letter, name, of in zip(letters, names, shares, strict=True)
-    ]
-    groups = [
-        {**line, "checkpoint": name, "accuracies": of} for line, name, of in zip(table, names, shares, strict=True)
-    ]
+    table, groups = [], []
+    for letter, name, of in zip(letters, names, shares, strict=True):
+        deviation = stdev(of) if len(of) > 1 else math.nan
+        table.append(
+            {"": letter, "checkpoint": Path(name).name, "n": len(of), "mean": fmean(of), "deviation": deviation}
+        )
+        groups.append(table[-1] | {"checkpoint": name, "accuracies": of})
     note = f"Accuracy on the same {len(labels):,} images; n checkpoints, their mean and sample standard deviation."
     parts = [Part("checkpoints", note, table, {"groups": groups})]
     pairs, rows = list(combinations(range(len(names)), 2)), []
     for one, other in pairs:
         level, title = 1 - 0.05 / len(pairs), f"{letters[one]} - {letters[other]}"
-        if len(right[one]) == len(right[other]) == 1:
-            between = paired_difference(right[one][0], right[other][0], level=level)
-        elif min(len(right[one]), len(right[other])) > 1:
+        if len(right[one]) > 1:
             between = difference_of_means(shares[one], shares[other], level=level)
         else:
-            raise UserError(f"compare one checkpoint with one, or several with several: {names[one]}, {names[other]}")
+            between = paired_difference(right[one][0], right[other][0], level=level)
         better = f"{letters[one if between.value > 0 else other]} is better"
         verdict = better if between.shown else "no difference shown"
         row = {"": title, "difference": between.value, "interval": (between.low, between.high)}

@@ -53,6 +53,8 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
     console = plain_console()
     tune_allocator()
     groups = [[read(path, settings, claimed, console) for path in checkpoints(place)] for place in settings.checkpoint]
+    if len({len(group) > 1 for group in groups}) > 1:
+        raise UserError("compare one checkpoint with one, or several seeds with several")
     networks = [network for group in groups for network in group]
     first = networks[0]
     images = load_images(
@@ -88,7 +90,10 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
     about = [f"{network.name}: epoch {network.facts.epoch}" for network in networks]
     write_atomically(folder / "report.html", to_html(title, [*about, which], parts))
     if len(networks) == 1 and settings.output is None:
-        to_tensorboard(folder, parts, values, step=first.facts.step)
+        try:
+            to_tensorboard(folder, parts, values, step=first.facts.step)
+        except Exception as error:  # a viewer that is missing, or broken in whatever way
+            console.print(f"no TensorBoard ({error}): the pictures are in report.html")
     console.print(f"report       {folder.resolve() / 'report.html'} and report.json")
     return values
 
