@@ -351,7 +351,7 @@ class EvaluateSettings(_Settings):
     corrupted: tuple[str, ...] = _key((), "folders with the .npy files of CIFAR-10-C or CIFAR-10.1", "parts")
     flip_average: bool = _key(False, "also the mean over each image and its mirror image", "parts")
     output: str | None = _key(None, "folder of the report; null: the run's, or comparison", "run")
-    batch_size: int = _key(128, "images at once; changes no digit", "run", **_POSITIVE)
+    batch_size: int = _key(64, "images at once; changes no digit", "run", **_POSITIVE)
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
 
     def check_jointly(self) -> None:

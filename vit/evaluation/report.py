@@ -32,8 +32,8 @@ from vit.inspection.measures import attention_distance, patch_cover
 from vit.model import ViT
 
 FITTED, COVERED, PROBED = 2000, 1000, 2000  # images for the temperature, with patches dropped, made worse
-EXPLAINED, SWITCHED = 500, 1000  # images whose maps are tested, and that are seen without each head
-DROPPED = (0.0, 0.25, 0.5, 0.75)
+EXPLAINED, RANKED, SWITCHED = 500, 500, 1000  # images whose maps are tested; without each head, validation and test
+DROPPED = (0.25, 0.5, 0.75)
 MISTAKES, IN_A_ROW, PAIRS = 16, 8, 6  # shown
 CHUNK = 50  # images whose maps are held at once, or fewer
 
@@ -89,9 +89,14 @@ class Subject:
         return (torch.tensor(self.mean) * 255).round().byte()
 
 
+def some_rows(n: int, count: int) -> Tensor:
+    """The same random `count` of n, in order, or all if there are fewer."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:count].sort().values
+
+
 def some(split: Split, count: int) -> Split:
-    """The same random `count` of the images, in order, or all if there are fewer."""
-    rows = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:count].sort().values
+    """The images of `some_rows`."""
+    rows = some_rows(len(split), count)
     return Split(split.images[rows], split.labels[rows], None if split.masks is None else split.masks[rows])
 
 
@@ -152,13 +157,14 @@ def calibration(logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor
     return Part("calibration", note + fitted, table, values, {"reliability": picture})
 
 
-def patch_dropping(subject: Subject, test: Split) -> Part:
-    """Accuracy with a random share of the patches grey."""
-    test = some(test, COVERED)
+def patch_dropping(subject: Subject, test: Split, logits: Tensor) -> Part:
+    """Accuracy with a random share of the patches grey; `logits` (N,K) are those with none."""
+    logits, test = logits[some_rows(len(test), COVERED)], some(test, COVERED)
     how: dict[str, Any] = {"grid": subject.vit.grid, "grey": subject.grey}
     found = [subject.accuracy(drop_patches(test.images, share, **how), test.labels) for share in DROPPED]
-    table = [{"share": share, "accuracy": value} for share, value in zip(DROPPED, found, strict=True)]
-    picture = curves_picture(DROPPED, {"": found}, title="random patches grey", axes="share of patches: accuracy")
+    shares, found = (0.0, *DROPPED), [Score.of(logits, test.labels).accuracy, *found]
+    table = [{"share": share, "accuracy": value} for share, value in zip(shares, found, strict=True)]
+    picture = curves_picture(shares, {"": found}, title="random patches grey", axes="share of patches: accuracy")
     note = f"A random share of the patches is painted in the training images' mean; {len(test):,} test images."
     return Part("patch dropping", note, table, {"patch_drop": table}, {"patch dropping": picture})
 
@@ -258,7 +264,7 @@ def heads(subject: Subject, test: Split, validation: Split | str, track: Track) 
     if isinstance(validation, str):
         note += f"Not ranked, since the test images must not choose: {validation}."
     else:
-        kept, shown = some(validation, SWITCHED), track(off, "heads, validation")
+        kept, shown = some(validation, RANKED), track(off, "heads, validation")
         losses = [F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in shown]
         order = torch.stack(losses).argsort(descending=True, stable=True)
         half = torch.stack(off)[order[len(order) // 2 :]].any(0)

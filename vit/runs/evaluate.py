@@ -17,7 +17,7 @@ from vit.evaluation import report
 from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, read_corrupted
 from vit.evaluation.cost import forward_flops, parameter_count
 from vit.evaluation.faithfulness import STEPS
-from vit.evaluation.report import EXPLAINED, FITTED, PROBED, SWITCHED, Part, Subject
+from vit.evaluation.report import EXPLAINED, FITTED, PROBED, RANKED, SWITCHED, Part, Subject
 from vit.evaluation.score import Score
 from vit.evaluation.timing import take_turns
 from vit.inspection.fonts import drawable
@@ -174,7 +174,7 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
     else:
         few = report.some(kept, FITTED)
         add(report.calibration(logits, test.labels, (subject.logits(few.images), few.labels)))
-    add(report.patch_dropping(subject, test))
+    add(report.patch_dropping(subject, test, logits))
     add(cost(network, rate))
     if settings.flip_average:
         both = torch.stack([logits, subject.logits(test.images.flip(3))]).log_softmax(2).logsumexp(0)
@@ -191,7 +191,7 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
         add(report.corruptions(subject, test, given, count, track))
     if settings.attention:
         layers, heads = subject.shape
-        passes = 14 * STEPS * min(EXPLAINED, len(test)) + 2 * layers * heads * min(SWITCHED, len(test))
+        passes = 14 * STEPS * min(EXPLAINED, len(test)) + layers * heads * (RANKED + min(SWITCHED, len(test)))
         announce("attention", passes)
         add(report.faithfulness(subject, test, track))
         add(report.heads(subject, test, kept, track))
