@@ -222,9 +222,10 @@ def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
     for name, (deletion, insertion) in curves.items():
         better = [b for b in blind if b != name and mean_interval(gaps[name] - gaps[b])[0] > 0]
         areas = {"deletion": area(deletion).mean(), "insertion": area(insertion).mean(), "gap": gaps[name].mean()}
-        table.append({"map": name, **areas, "gap's interval": mean_interval(gaps[name]), "better than": better})
+        table.append({"map": name, **areas, "better than": better})
     pictures: dict[str, np.ndarray] = {}
-    values: dict[str, Any] = {"images": len(test), "areas": table}
+    intervals = {name: mean_interval(gap) for name, gap in gaps.items()}
+    values: dict[str, Any] = {"images": len(test), "areas": table, "gap_intervals": intervals}
     for index, side in enumerate(("deletion", "insertion")):
         values[side] = {name: pair[index].mean(0).tolist() for name, pair in curves.items()}
         shares = torch.linspace(0, 1, len(values[side]["random"])).tolist()
