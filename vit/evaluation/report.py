@@ -268,7 +268,7 @@ def heads(subject: Subject, test: Split, validation: Split | str, track: Track) 
         kept, shown = some(validation, RANKED), track(off, "heads, validation")
         losses = [F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in shown]
         order = torch.stack(losses).argsort(descending=True, stable=True)
-        half = torch.stack(off)[order[len(order) // 2 :]].any(0)
+        half = torch.stack(off)[order[(len(order) + 1) // 2 :]].any(0)
         left = subject.accuracy(test.images, test.labels, without(half))
         ranking = [[place // len(lost[0]) + 1, place % len(lost[0]) + 1] for place in order.tolist()]
         first = ", ".join(f"head {head} of layer {layer}" for layer, head in ranking[:3])

@@ -163,7 +163,9 @@ def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, co
         console.print(f"{title}: {passes:,} passes, about {duration(passes / rate)}")
 
     began = time.perf_counter()
-    logits = torch.cat([subject.logits(chunk) for chunk in track(test.images.split(1024), "test images")])
+    logits = torch.cat(
+        [subject.logits(chunk) for chunk in track(test.images.split(max(1024, settings.batch_size)), "test images")]
+    )
     rate = len(test) / (time.perf_counter() - began)
     console.print(f"test accuracy {Score.of(logits, test.labels)}")
     add(report.accuracy(logits, test.labels))
