@@ -338,17 +338,29 @@ class EvaluateSettings(_Settings):
     """The keys of scripts/evaluate.py."""
 
     program: ClassVar[str] = "evaluate"
-    purpose: ClassVar[str] = "Score a checkpoint on the test images: python scripts/evaluate.py checkpoint=RUN"
+    purpose: ClassVar[str] = "Report on a checkpoint, or compare several: python scripts/evaluate.py checkpoint=RUN"
 
-    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    checkpoint: tuple[str, ...] = _key(
+        (), "run folder (its last.ckpt) or file; [A,B] compares, 'runs/*seed*' gathers seeds", "checkpoint"
+    )
     data_root: str | None = _key(None, "where the images are, as in training", "data", name="data.root")
     data_url: str | None = _key(None, "download CIFAR from here instead (https)", "data", name="data.url")
-    batch_size: int = _key(256, "images at once; changes no digit", "run", **_POSITIVE)
+    attention: bool = _key(False, "can the maps be trusted, which heads matter", "parts")
+    robustness: bool = _key(False, "shuffled patches and corrupted images, 2,000 of them", "parts")
+    full: bool = _key(False, "robustness on all test images", "parts")
+    corrupted: tuple[str, ...] = _key((), "folders with the .npy files of CIFAR-10-C or CIFAR-10.1", "parts")
+    flip_average: bool = _key(False, "also the mean over each image and its mirror image", "parts")
+    output: str | None = _key(None, "folder of the report; null: the run's, or comparison", "run")
+    batch_size: int = _key(64, "images at once; changes no digit", "run", **_POSITIVE)
     device: str = _key("auto", "where to compute", "run", choices=("auto", "cpu", "cuda", "mps"))
 
     def check_jointly(self) -> None:
-        if self.checkpoint is None:
+        if not self.checkpoint:
             raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+        if (self.full or self.corrupted) and not self.robustness:
+            raise UserError("full and corrupted are about robustness=true")
+        if len(self.checkpoint) > 1 and (self.attention or self.robustness or self.flip_average):
+            raise UserError("attention, robustness and flip_average are about one checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)

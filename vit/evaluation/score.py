@@ -1,6 +1,8 @@
 """How good a network is on images that it has not seen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +20,18 @@ class Score:
     accuracy: float
     top5: float
     loss: float
-    per_class: tuple[float, ...]  # nan for a class without an image
     n: int
+
+    @classmethod
+    def of(cls, logits: Tensor, labels: Tensor) -> Self:
+        """Of logits (N,K) and labels (N,)."""
+        classes = logits.shape[1]
+        return cls(
+            accuracy=int((logits.argmax(1) == labels).sum()) / len(labels),
+            top5=float(multiclass_accuracy(logits, labels, classes, average="micro", top_k=min(5, classes))),
+            loss=float(F.cross_entropy(logits, labels)),
+            n=len(labels),
+        )
 
     def __str__(self) -> str:
         return f"{100 * self.accuracy:.2f} % of {self.n:,} (top-5 {100 * self.top5:.2f} %, loss {self.loss:.4f})"
@@ -36,25 +48,25 @@ def score(
 ) -> Score:
     """Classify every image once, in float32 and in order. The network is left in eval mode on the device."""
     logits = predict_logits(vit, split.images, mean=mean, std=std, device=device, batch_size=batch_size)
-    labels, classes = split.labels, logits.shape[1]
-    hits = (logits.argmax(1) == labels).float()
-    counts = torch.bincount(labels, minlength=classes)
-    per_class = torch.bincount(labels, hits, minlength=classes) / counts
-    top5 = multiclass_accuracy(logits, labels, classes, average="micro", top_k=min(5, classes))
-    return Score(
-        accuracy=int(hits.sum()) / len(labels),
-        top5=float(top5),
-        loss=float(F.cross_entropy(logits, labels)),
-        per_class=tuple(per_class.tolist()),
-        n=len(labels),
-    )
+    return Score.of(logits, split.labels)
 
 
 @torch.inference_mode()
 def predict_logits(
-    vit: ViT, images: Tensor, *, mean: tuple[float, ...], std: tuple[float, ...], device: str, batch_size: int
+    vit: ViT,
+    images: Tensor,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    device: str,
+    batch_size: int,
+    edit: Callable[[int, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """uint8 (N,C,H,W) → float32 logits (N,K) on the CPU."""
+    """uint8 (N,C,H,W) → float32 logits (N,K) on the CPU. `edit` changes the attention, as in `ViT.attend`."""
     vit.eval().to(device)
-    batches = images.split(batch_size)
-    return torch.cat([vit(normalize(batch.to(device), mean, std)).cpu() for batch in batches])
+
+    def classify(batch: Tensor) -> Tensor:
+        normal = normalize(batch.to(device), mean, std)
+        return vit(normal) if edit is None else vit.attend(normal, edit).logits
+
+    return torch.cat([classify(batch).cpu() for batch in images.split(batch_size)])

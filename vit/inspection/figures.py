@@ -39,7 +39,7 @@ def matrix_figure(weights: Tensor, *, title: str, prefix: Sequence[str], grid: t
         axes.set_xlabel("key (attended to)", fontsize=7)
         axes.set_ylabel("query (attends)", fontsize=7)
         figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=6)
-    return _drawn(figure)
+    return rendered(figure)
 
 
 def filter_figure(weight: Tensor, *, channels: int, patch_size: int, count: int = 28) -> np.ndarray:
@@ -82,10 +82,11 @@ def position_figure(embedding: Tensor, *, grid: tuple[int, int]) -> np.ndarray:
     )
     axes.set_yticks([step_y * row + grid[0] / 2 - 0.5 for row in range(grid[0])], [str(r + 1) for r in range(grid[0])])
     figure.colorbar(drawn, ax=axes, shrink=0.8)
-    return _drawn(figure)
+    return rendered(figure)
 
 
-def _drawn(figure: Figure) -> np.ndarray:
+def rendered(figure: Figure) -> np.ndarray:
+    """(H,W,3)."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
