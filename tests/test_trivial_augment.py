@@ -8,14 +8,14 @@ from torchvision.transforms.v2 import TrivialAugmentWide
 from tests.references import crop_and_flip
 from tests.test_pictures import pixels
 from vit.data import Augmentation, trivial_augment
-from vit.data.trivial_augment import GEOMETRIC, LEVELS, OPERATIONS, Draw, draw, follow
+from vit.data.trivial_augment import LEVELS, OPERATIONS, Draw, draw, follow
 
-CPU = torch.device("cpu")
 TORCHVISION = TrivialAugmentWide()
 SPACE = TrivialAugmentWide._AUGMENTATION_SPACE
 # Sides both even or both odd: where one is odd, a turn by 90° asks for places half way between two pixels.
 SHAPES = pytest.mark.parametrize("shape", [(3, 32, 32), (1, 24, 40), (3, 15, 33)])
 EACH = pytest.mark.parametrize("name", OPERATIONS)
+GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
 def their_name(name: str) -> str:
@@ -46,6 +46,7 @@ def every_draw(name: str) -> Draw:
 
 def test_the_operations_are_torchvisions():
     assert [their_name(name) for name in OPERATIONS] == list(SPACE)
+    assert tuple(name for name, operation in OPERATIONS.items() if operation.geometric) == GEOMETRIC
 
 
 @EACH

@@ -383,17 +383,14 @@ class BenchmarkSettings(_Settings):
     quick: bool = _key(False, "two minutes: few peers, samples and images, nothing compiled", "run")
     compiled: bool = _key(True, "try this network and its peers compiled too", "run")
     data_root: str | None = _key(None, "images as for data=folder; null: are drawn", "data", name="data.root")
-    output: str | None = _key(None, "write all figures to this JSON file", "output")
-    plot: str | None = _key(None, "write a plot to this PNG file; null: beside output", "output")
+    output: str | None = _key(None, "write all figures to this JSON file, and a plot beside it", "output")
 
     def check_jointly(self) -> None:
         _refuse_sizes(self.dim, self.heads, self.patch_size, (self.image_size, self.image_size))
         if self.dim % 4:
             raise UserError(f"the position embedding needs a dim divisible by 4, not dim={self.dim}")
-        for name in ("output", "plot"):  # now, and not when all is measured
-            path = getattr(self, name)
-            if path is not None and (Path(path).is_dir() or not Path(path).expanduser().absolute().parent.is_dir()):
-                raise UserError(f"{name}={path} is no file in a folder that is there")
+        if self.output is not None and Path(self.output).suffix != ".json":
+            raise UserError(f"output={self.output} does not end in .json")
 
 
 @dataclass(frozen=True, kw_only=True)

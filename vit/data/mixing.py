@@ -15,8 +15,8 @@ def erase(images: Tensor, *, share: float) -> Tensor:
     """
     chosen = (torch.rand(len(images)) < share).nonzero().flatten().to(images.device)
     before, size = images[chosen], torch.tensor(images.shape[2:])
-    area = uniform(0.02, 0.33, before) * size.prod()
-    ratio = uniform(math.log(0.3), math.log(3.3), before).exp()
+    area = uniform(0.02, 0.33, len(before)) * size.prod()
+    ratio = uniform(math.log(0.3), math.log(3.3), len(before)).exp()
     sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (M,2): height, width
     sides = torch.minimum(sides.round().clamp(min=1), size)
     corner = (torch.rand(len(before), 2) * (size - sides + 1)).floor()
@@ -44,9 +44,9 @@ def mix(images: Tensor, targets: Tensor, *, mixup: float, cutmix: float) -> tupl
     return mixed, targets * share + targets[other] * (1 - share)
 
 
-def uniform(low: float, high: float, images: Tensor) -> Tensor:
-    """A number for each image, drawn on the CPU: (B,)."""
-    return low + (high - low) * torch.rand(len(images))
+def uniform(low: float, high: float, count: int) -> Tensor:
+    """Numbers drawn on the CPU: (count,)."""
+    return low + (high - low) * torch.rand(count)
 
 
 def beta(alpha: float, count: int) -> Tensor:

@@ -1,8 +1,9 @@
 """TrivialAugment: one random operation of random strength for each image of a batch.
 
-Müller & Hutter 2021 (arXiv 2103.10158), the wide space of its table 3. torchvision's own draws once for a whole batch;
-image by image it takes six times as long as this, and moves no masks. Equal to its operations, by test, but for one
-grey level in contrast, color and sharpness, whose sums are in another order here, and for exact ties of two pixels.
+Müller & Hutter 2021 (arXiv 2103.10158), the wide space of its table 3. torchvision's own draws once for a whole batch,
+is several times as slow image by image (docs/measurements.md), and moves no masks. Equal to its operations, by test,
+but for one grey level in contrast, color and sharpness, whose sums are in another order here, and for exact ties of two
+pixels.
 """
 
 from collections.abc import Callable
@@ -19,13 +20,21 @@ Change = Callable[[Tensor, Tensor], Tensor]  # images uint8 (M,C,H,W), their mag
 
 
 class Operation(NamedTuple):
-    change: Change | None  # of colours; None where nothing changes, or only places: see `movements`
+    change: Change | None  # of colours
     weakest: float
     strongest: float
     signed: bool  # half of the magnitudes are negative
+    geometric: bool = False  # moves pixels, as `movements` says: a mask of the image must follow
 
 
-def movements(drawn: "Draw", height: int, width: int) -> Tensor:
+class Draw(NamedTuple):
+    """What happens to each image of a batch. On the CPU, so that a GPU is not waited for."""
+
+    operation: Tensor  # (B,): its place in OPERATIONS
+    magnitude: Tensor  # (B,)
+
+
+def movements(drawn: Draw, height: int, width: int) -> Tensor:
     """Where each pixel of an image comes from, counted from the middle: a matrix (B,2,3) on (column, row, 1).
 
     Shears are about the upper left corner.
@@ -43,16 +52,17 @@ def movements(drawn: "Draw", height: int, width: int) -> Tensor:
     return torch.stack([column, row], dim=1)
 
 
-def move(images: Tensor, drawn: "Draw") -> Tensor:
+def move(images: Tensor, drawn: Draw) -> Tensor:
     """Images uint8 (B,C,H,W) with every pixel from where `movements` says; black where that is outside."""
     height, width = images.shape[2:]
-    geometric = [number for number, name in enumerate(OPERATIONS) if name in GEOMETRIC]
-    moved = torch.isin(drawn.operation, torch.tensor(geometric)).nonzero().flatten()
-    matrix = movements(drawn, height, width)[moved].to(images.device)
+    geometric = torch.tensor([operation.geometric for operation in OPERATIONS.values()])
+    moved = geometric[drawn.operation].nonzero().flatten()
+    matrix = movements(Draw(drawn.operation[moved], drawn.magnitude[moved]), height, width).to(images.device)
     moved = moved.to(images.device)
     rows, columns = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
-    place = torch.stack([*torch.meshgrid(columns, rows, indexing="xy"), torch.ones(height, width).to(images.device)])
-    column, row = (matrix @ place.flatten(1)).unbind(1)  # each (M,HW)
+    across, down = torch.meshgrid(columns, rows, indexing="xy")
+    place = torch.stack([across, down, torch.ones_like(across)]).flatten(1)  # (3,HW)
+    column, row = (matrix @ place).unbind(1)  # each (M,HW)
     column, row = (column + (width - 1) / 2).round().long(), (row + (height - 1) / 2).round().long()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
@@ -96,11 +106,11 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 OPERATIONS = {
     "identity": Operation(None, 0, 0, False),
-    "shear_x": Operation(None, 0, 0.99, True),
-    "shear_y": Operation(None, 0, 0.99, True),
-    "translate_x": Operation(None, 0, 32, True),  # pixels
-    "translate_y": Operation(None, 0, 32, True),
-    "rotate": Operation(None, 0, 135, True),  # degrees
+    "shear_x": Operation(None, 0, 0.99, True, geometric=True),
+    "shear_y": Operation(None, 0, 0.99, True, geometric=True),
+    "translate_x": Operation(None, 0, 32, True, geometric=True),  # pixels
+    "translate_y": Operation(None, 0, 32, True, geometric=True),
+    "rotate": Operation(None, 0, 135, True, geometric=True),  # degrees
     "brightness": Operation(lambda i, m: blend(i, 0.0, m), 0, 0.99, True),
     "color": Operation(lambda i, m: blend(i, grey(i), m) if i.shape[1] == 3 else i, 0, 0.99, True),
     "contrast": Operation(lambda i, m: blend(i, grey(i).mean((1, 2, 3), keepdim=True), m), 0, 0.99, True),
@@ -110,14 +120,6 @@ OPERATIONS = {
     "autocontrast": Operation(lambda i, _: TF.autocontrast(i), 0, 0, False),
     "equalize": Operation(lambda i, _: TF.equalize(i), 0, 0, False),
 }
-GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")  # a mask of the image must follow
-
-
-class Draw(NamedTuple):
-    """What happens to each image of a batch. On the CPU, so that a GPU is not waited for."""
-
-    operation: Tensor  # (B,): its place in OPERATIONS
-    magnitude: Tensor  # (B,)
 
 
 def draw(batch: int) -> Draw:

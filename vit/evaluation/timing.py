@@ -2,29 +2,48 @@
 
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 
 
-class Timing(NamedTuple):
-    """Seconds: the median, and the quartiles as its spread."""
+class Spread(NamedTuple):
+    """The median of several numbers, and their quartiles."""
 
     median: float
     low: float
     high: float
-    samples: int
 
     @classmethod
-    def of(cls, seconds: list[float]) -> "Timing":
-        """Of one number or more."""
-        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
-        return cls(statistics.median(seconds), low, high, len(seconds))
+    def of(cls, values: Sequence[float]) -> Self:
+        """Of two numbers or more."""
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
 
-    def facts(self, images: int) -> dict[str, float]:
+
+class Timing(NamedTuple):
+    """Seconds, a number a turn."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.seconds)
+
+    def times(self, other: "Timing") -> Spread:
+        """How many times as long as the other it took, turn by turn: what slows one turn slows both."""
+        return Spread.of([mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)])
+
+    def facts(self, images: int) -> dict[str, Any]:
         """Plain values, with the rate at which so many images were done."""
-        return {"images_per_second": images / self.median, **self._asdict()}
+        median, low, high = Spread.of(self.seconds)
+        quartiles = {"seconds": median, "seconds_low": low, "seconds_high": high}
+        return {"images_per_second": images / median, **quartiles, "samples": self.seconds}
 
 
 def take_turns(
@@ -34,18 +53,18 @@ def take_turns(
     finish: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Name, Timing]:
-    """Time each work `samples` times, in turns A B C A B C …, after one run of each that does not count.
+    """Time each work `samples` times, in turns A B C, C B A, A B C …, after one run of each that does not count.
 
     `finish` waits for a device that works in the background. `clock` gives seconds.
     """
     for work in works.values():
         work()
     seconds: dict[Name, list[float]] = {name: [] for name in works}
-    for _ in range(samples):
-        for name, work in works.items():
+    for turn in range(samples):
+        for name, work in list(works.items())[:: -1 if turn % 2 else 1]:  # so that none always follows the same
             finish()
             began = clock()
             work()
             finish()
             seconds[name].append(clock() - began)
-    return {name: Timing.of(taken) for name, taken in seconds.items()}
+    return {name: Timing(tuple(taken)) for name, taken in seconds.items()}

@@ -115,14 +115,14 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """(B,C,H,W) → (B,T,D)."""
-        x = self.patch_embedding(images)
+        patches = x = self.patch_embedding(images)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
         x = self.position(x)
         if self.registers is not None:
             first = self.pool.prefix_tokens
             x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], dim=1)
-        return self.dropout(x)
+        return self.dropout(x.to(patches.dtype))  # under autocast bf16, as all that layers add: less memory and time
 
     def without_registers(self, x: Tensor) -> Tensor:
         """(B,T,D) → the class token, if there is one, and the patches."""

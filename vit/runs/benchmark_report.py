@@ -26,22 +26,25 @@ def _networks(found: Found) -> Table:
     settings = found["settings"]
     table = _table(
         f"Images a second, batch {settings['batch_size']}, {found['machine']['precision']}: median of "
-        f"{settings['samples']} (half of them within ±); ×: this ViT is so many times as fast, tokens being equal",
+        f"{settings['samples']} (± to the farther quartile); ×: this ViT is so many times as fast, tokens being equal",
         *("network", "tokens", "training", "×", "inference", "×"),
     )
+    problems = []
     for training, inference in zip(found["training"]["contenders"], found["inference"]["contenders"], strict=True):
         name = f"{training['name']}, {training['variant']}"
         if "problem" in training:
-            table.add_row(f"{name}: {training['problem']}", *5 * "-")
+            problems.append(f"{name}: {training['problem']}")
+            table.add_row(name, str(training["tokens"]), *4 * "-")
         else:
             cells = [cell for row in (training, inference) for cell in (_rate(row), f"{row['ratio']:.2f}")]
             table.add_row(name, str(training["tokens"]), *cells)
+    table.caption, table.caption_justify = "\n".join(problems), "left"
     return table
 
 
 def _rate(row: Found) -> str:
-    spread = (row["high"] - row["low"]) / 2 / row["median"]
-    return f"{row['images_per_second']:,.0f} ±{100 * spread:.0f}%"
+    away = max(abs(row[f"seconds_{end}"] / row["seconds"] - 1) for end in ("low", "high"))
+    return f"{row['images_per_second']:,.0f} ±{100 * away:.0f}%"
 
 
 def _shares(found: Found) -> Table:
@@ -71,9 +74,8 @@ def _shares(found: Found) -> Table:
 def _growth(found: Found) -> Table:
     table = _table("A training step, one number changed", "this ViT", "ms", "images/s", "peak memory")
     for point in found["growth"]:
-        rate = (
-            [f"{1000 * point['median']:,.0f}", f"{point['images_per_second']:,.0f}"] if "median" in point else ["", ""]
-        )
+        known = "seconds" in point
+        rate = [f"{1000 * point['seconds']:,.0f}", f"{point['images_per_second']:,.0f}"] if known else ["", ""]
         table.add_row(point["name"], *rate, _mebibytes(point["bytes"]))
     return table
 
@@ -82,8 +84,8 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} ×"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _mebibytes(size: int | None) -> str:
@@ -98,16 +100,18 @@ def plot(found: Found, file: Path) -> None:
         rows = [row for row in reversed(found[part]["contenders"]) if "problem" not in row]
         names, rates = [f"{row['name']}, {row['variant']}" for row in rows], [row["images_per_second"] for row in rows]
         away = [
-            [abs(row["median"] / row[end] - 1) * row["images_per_second"] for row in rows] for end in ("high", "low")
+            [abs(row["seconds"] / row[f"seconds_{end}"] - 1) * row["images_per_second"] for row in rows]
+            for end in ("high", "low")
         ]
         axis.barh(names, rates, xerr=away, color=["C1" if row["name"] == rows[-1]["name"] else "C0" for row in rows])
         axis.set(title=part, xlabel="images a second")
     axes[1].set_yticklabels([])
-    base, *points = [point for point in found["growth"] if "median" in point]
+    base, *points = found["growth"]
+    points = [point for point in points if "seconds" in point]
     for key in ("batch_size", "depth", "dim", "heads", "patch_size", "image_size"):
-        line = [base, *(point for point in points if point[key] != base[key])]
-        cost = sorted((point[key] / base[key], point["median"] / base["median"]) for point in line)
-        axes[2].plot(*zip(*cost, strict=True), marker="o", label=key)
+        line = [base, *(point for point in points if point[key] != base[key])] if "seconds" in base else []
+        cost = sorted((point[key] / base[key], point["seconds"] / base["seconds"]) for point in line)
+        axes[2].plot([x for x, _ in cost], [y for _, y in cost], marker="o", label=key)
     title = "a training step as one number grows"
     axes[2].set(title=title, xlabel="factor", ylabel="times as long", xscale="log", yscale="log")
     axes[2].legend()

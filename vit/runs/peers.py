@@ -5,7 +5,6 @@ the place of a fused kernel. What no library can be told to leave out stays: see
 augmenting, an image at a time.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -100,8 +99,14 @@ class Through(nn.Module):
 
 
 def plain_kernel(network: nn.Module, images: Tensor) -> Tensor:
-    with sdpa_kernel(SDPBackend.MATH):
-        return network(images)
+    """In the precision of its products: left alone, torch's plain kernel computes bf16 in float32, on CPUs too."""
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            return network(images)
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
 
 class Peer(NamedTuple):
@@ -144,4 +149,6 @@ def torchvision_loader(split: Split, augmentation: Augmentation, data: ImageData
     after = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std)]
     transform = v2.Compose([*before, *after, v2.RandomErasing(augmentation.erasing, value="random")])
     images = OneByOne(split, transform, pillow=pillow)
-    return DataLoader(images, data.batch_size, shuffle=True, num_workers=os.cpu_count() or 1, persistent_workers=True)
+    return DataLoader(
+        images, data.batch_size, shuffle=True, num_workers=torch.get_num_threads(), persistent_workers=True
+    )
