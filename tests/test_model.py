@@ -249,6 +249,21 @@ def test_gradient_flows_through_every_map(options: dict) -> None:
 
 
 @EACH_OPTION
+def test_the_residual_stream_has_the_type_of_the_products(options: dict) -> None:
+    """Whatever was added before the layers: a stream in float32 would take a tenth more memory under autocast."""
+    vit = tiny_vit(**options)
+    seen: list[torch.dtype] = []
+    for layer in vit.layers:
+        layer.register_forward_hook(lambda module, inputs, output: seen.extend([inputs[0].dtype, output.dtype]))
+    with torch.autocast("cpu", torch.bfloat16):
+        vit(IMAGES)
+    assert set(seen) == {torch.bfloat16}
+    seen.clear()
+    vit(IMAGES)
+    assert set(seen) == {torch.float32}
+
+
+@EACH_OPTION
 def test_what_is_seen_is_float32_under_autocast(options: dict) -> None:
     vit = tiny_vit(**options)
     expected = vit.attend(IMAGES)
