@@ -43,6 +43,8 @@ def parts_of_a_step(found: dict[str, Any]) -> list[str]:
         seconds, flops = map(sum, zip(*spent, strict=True))
         lines.append(f"| {kind} | {1000 * seconds:.0f} | {100 * seconds / step:.0f} % | {flops / seconds / 1e9:.0f} |")
     floor = found["training"]["floor_seconds"]
+    if floor is None:  # products are hidden in a fused kernel
+        return lines
     lines.append(f"| all products alone | {1000 * floor:.0f} | {100 * floor / step:.0f} % | |")
     lines.append(f"| everything else | {1000 * (step - floor):.0f} | {100 * (1 - floor / step):.0f} % | |")
     return lines
@@ -63,4 +65,6 @@ def table() -> str:
 
 if __name__ == "__main__":
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}")
+    _, _, after = rest.partition(END)
+    assert after, f"{PAGE} has lost {END}"
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")

@@ -1,6 +1,8 @@
 """The benchmark measures what it says; how fast anything is, no test asks."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -191,7 +193,10 @@ def test_torchvisions_data_path_gives_what_ours_gives(pillow: bool) -> None:
     split = Split(images, torch.arange(40) % 2)
     data = ImageData(ImageSet("noise", ("a", "b"), split, split), validation=0, batch_size=16, seed=0)
     loader = torchvision_loader(split, Augmentation(trivial_augment=True, erasing=0.25), data, pillow=pillow)
-    batches = list(loader)
+    iterator = iter(loader)
+    for worker in iterator._workers:  # type: ignore[attr-defined]
+        os.kill(worker.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
+    batches = list(iterator)
     assert [batch[0].shape for batch in batches] == [(16, 3, 16, 16), (16, 3, 16, 16), (8, 3, 16, 16)]
     assert {batch[0].dtype for batch in batches} == {torch.float32}
     lowest, highest = (((side - torch.tensor(data.mean)) / torch.tensor(data.std)).view(3, 1, 1) for side in (0, 1))
@@ -235,6 +240,8 @@ def test_a_missing_or_broken_peer_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert "is not installed: pip install -e '.[bench]'" in str(prepare(timm, *batch, CPU))
     broken = Contender("other", "as installed", 16, lambda: torch.nn.Linear(7, 10))
     assert str(prepare(broken, *batch, CPU)).startswith("RuntimeError: mat1 and mat2")
+    leaves = Contender("other", "as installed", 16, lambda: sys.exit("not today"))
+    assert prepare(leaves, *batch, CPU) == "SystemExit: not today"
     with pytest.raises(RuntimeError, match="mat1"):
         prepare(Contender(OWN, "default", 16, lambda: torch.nn.Linear(7, 10)), *batch, CPU)
 
@@ -289,7 +296,8 @@ def test_the_whole_program(
     assert max(map(len, tables)) <= 80
     assert any("not installed" in line for line in tables)
     assert any(line.startswith("training, ") and "2 turns of" in line for line in lines)
-    assert any(line.startswith("growth: batch 4") for line in lines)
+    for part in ("growth: batch 4", "end to end: 1 epoch", "a bare step"):
+        assert any(line.startswith(part) for line in lines), part
 
 
 def test_help_and_mistakes_are_answered_without_torch() -> None:
@@ -297,12 +305,14 @@ def test_help_and_mistakes_are_answered_without_torch() -> None:
 import sys
 from pathlib import Path
 from vit.command_line import benchmark
-for words in (["--help"], ["heads=7"], ["patch_size=5"], ["dim=6", "heads=2"], ["output=x.txt"], ["depht=1"]):
-    sys.argv = ["benchmark.py", *words]
+for words in (
+    "--help", "heads=7", "patch_size=5", "dim=6 heads=2", "output=x.txt", "--multirun dim=16,32", "dim=16,32", "depht=1"
+):
+    sys.argv = ["benchmark.py", *words.split()]
     try:
         benchmark(Path({str(REPOSITORY / "configs")!r}))
     except SystemExit as left:
-        print(words[0], left.code)
+        print(words, left.code)
 assert "torch" not in sys.modules
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -310,7 +320,15 @@ assert "torch" not in sys.modules
     said = process.stderr.splitlines()
     for line, part in zip(
         said,
-        ("heads=7 does not", "patch_size=5 does not", "divisible by 4", "does not end in .json", "mean depth"),
+        (
+            "heads=7 does not",
+            "patch_size=5 does not",
+            "divisible by 4",
+            "is no FILE.json",
+            "is for training",
+            "one is wanted",
+            "mean depth",
+        ),
         strict=True,
     ):
         assert part in line
@@ -320,5 +338,8 @@ assert "torch" not in sys.modules
 
 
 def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be written"):
-        benchmark(BenchmarkSettings.from_values({"output": f"{tmp_path}/nowhere/x.json"}))
+    (tmp_path / "b.png").mkdir()
+    for output in ("nowhere/a.json", "b.json"):
+        with pytest.raises(UserError, match="cannot be written"):
+            benchmark(BenchmarkSettings.from_values({"output": f"{tmp_path}/{output}"}))
+    assert [path.name for path in tmp_path.iterdir()] == ["b.png"]

@@ -192,6 +192,8 @@ def _read_words(
     arguments, unknown = get_args_parser().parse_known_intermixed_args(words)
     if unknown:
         raise UserError(f"{unknown[0]} is not an option; settings are written key=value, and --help lists them")
+    if arguments.multirun and table is not TrainSettings:
+        raise UserError("--multirun is for training; here each command is one job")
     options = [word for word in words if word not in arguments.overrides]
     folders = [configs, *([Path(arguments.config_dir)] if arguments.config_dir else [])]
     kept = []
@@ -212,7 +214,8 @@ def _read_words(
             raise UserError(f"{word}: write the value itself, not a reference")
         override = _parse(word, many=arguments.multirun, text=_is_text(name, value, table))
         if override.is_sweep_override() and not arguments.multirun:
-            raise UserError(f"{word} names several values; add --multirun to train each")
+            advice = "add --multirun to train each" if table is TrainSettings else "one is wanted; a list is [A,B]"
+            raise UserError(f"{word} names several values; {advice}")
         if name == "devices" and arguments.multirun and value != "1":
             raise UserError(_NO_SWEEP)
         if name not in table.names():

@@ -390,7 +390,7 @@ class BenchmarkSettings(_Settings):
         if self.dim % 4:
             raise UserError(f"the position embedding needs a dim divisible by 4, not dim={self.dim}")
         if self.output is not None and Path(self.output).suffix != ".json":
-            raise UserError(f"output={self.output} does not end in .json")
+            raise UserError(f"output={self.output} is no FILE.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,11 @@ from vit.runs.machine import advise_on_memory, commit, hardware, plain_console, 
 from vit.runs.peers import PEERS, QUICK, Architecture, this_vit, torchvision_loader
 from vit.runs.train import PICTURES, classifier, train
 from vit.settings import BenchmarkSettings, TrainSettings, UserError
+from vit.training.checkpoint import write_atomically
 from vit.training.optimizer import MuonAdamW, parameter_groups
 from vit.training.precision import Device, choose
 from vit.training.progress import count
+from vit.training.signals import StopOnSignal
 
 MEMORY_BATCH = 256
 DATA_IMAGES = 5120  # in one pass of the data path
@@ -55,12 +57,10 @@ def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.quick:
         samples = min(QUICK_SAMPLES, settings.samples)
         settings = dataclasses.replace(settings, samples=samples, epochs=1, compiled=False)
-    output = settings.output and Path(settings.output).expanduser()
+    output = Path(settings.output).expanduser() if settings.output else None
     if output:
-        try:
-            output.open("a").close()  # now, and not when all is measured
-        except OSError as error:
-            raise UserError(f"output={output} cannot be written: {error.strerror}") from error
+        for file in (output, output.with_suffix(".png")):
+            refuse_unwritable(file)  # now, and not when all is measured
     device = choose(settings.device, "auto")
     bench = Bench(settings, device, console.print)
     bench.say(f"{hardware(device.name)} · {device.precision}: {device.reason}")
@@ -73,16 +73,27 @@ def benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
         lambda bench: end_to_end(bench, images),
         lambda bench: {"growth": growth(bench)},
     )
-    with advise_on_memory(f"lower batch_size={settings.batch_size}"):
+    with StopOnSignal(), advise_on_memory(f"lower batch_size={settings.batch_size}"):
         for part in parts:
             found |= part(bench)
             if output:
-                output.write_text(json.dumps(found, indent=1) + "\n")
+                write_atomically(output, f"{json.dumps(found, indent=1)}\n".encode())
     for table in tables(found):
         console.print(table, soft_wrap=False)
     if output:
         plot(found, output.with_suffix(".png"))
     return found
+
+
+def refuse_unwritable(file: Path) -> None:
+    """Raises UserError."""
+    there = file.exists()
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise UserError(f"output: {file} cannot be written: {error.strerror}") from error
+    if not there:
+        file.unlink()
 
 
 def machine(device: Device) -> dict[str, Any]:
@@ -109,8 +120,11 @@ def versions() -> dict[str, str | None]:
 # Memory and growth
 
 
-def peak_memory(name: str, architecture: Architecture, batch_size: int, device: Device) -> int:
-    """By how many bytes two training steps of a network as installed raise the memory of this process at its peak."""
+def peak_memory(name: str, architecture: Architecture, batch_size: int, device: Device) -> int | None:
+    """By how many bytes two training steps of a network as installed raise the memory of this process at its peak.
+
+    None if that is not above the peak of its start.
+    """
     tune_allocator()
 
     def train(size: Architecture, images: int, steps: int) -> None:
@@ -122,7 +136,7 @@ def peak_memory(name: str, architecture: Architecture, batch_size: int, device: 
     train(architecture._replace(depth=1), 1, 1)  # imports and kernels are nobody's
     before = _peak_so_far(device)
     train(architecture, batch_size, 2)
-    return _peak_so_far(device) - before
+    return _peak_so_far(device) - before or None
 
 
 def _peak_so_far(device: Device) -> int:
@@ -264,13 +278,14 @@ def end_to_end(bench: Bench, images: ImageSet) -> dict[str, Any]:
     settings, stopwatch = bench.settings, Stopwatch()
     values = settings.group("architecture") | {"image_size": 2 * [settings.image_size], "data": "shapes"}
     values |= {"batch_size": settings.batch_size, "epochs": settings.epochs, "device": bench.device.name}
-    with tempfile.TemporaryDirectory() as runs, contextlib.redirect_stdout(io.StringIO()) as said:
+    with tempfile.TemporaryDirectory() as runs:
         chosen = TrainSettings.from_values(values | {"runs": runs})
         data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=0)
         bare = _bare(chosen, data, len(images.classes), bench.device)
         before = bench.turns("a bare step and a bare validation batch", bare)
         bench.say(f"end to end: {count(settings.epochs, 'epoch')} of {len(images.train):,} images")
-        train(chosen, {}, typed={}, began=time.time(), images=images, profiler=stopwatch)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            train(chosen, {}, typed={}, began=time.time(), images=images, profiler=stopwatch)
         if not any(Path(runs).glob(f"*/{PICTURES}/step_*")):
             raise RuntimeError(f"the training left no pictures of attention:\n{said.getvalue()}")
     after = bench.turns("a bare step and a bare validation batch once more", bare)

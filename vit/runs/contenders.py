@@ -160,14 +160,14 @@ def prepare(contender: Contender, images: Tensor, labels: Tensor, device: Device
         made = runner(network, images, labels, device)
         made.step()
         made.infer()
-    except Exception as error:  # whatever it is, the others are measured all the same
+    except (Exception, SystemExit) as error:  # whatever it is, the others are measured all the same
         if contender.name == OWN and not contender.compiled:
             raise
         return reason(error)
     return made
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Why something could not be measured, in one line."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed: pip install -e '.[bench]'"

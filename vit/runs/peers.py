@@ -5,6 +5,7 @@ the place of a fused kernel. What no library can be told to leave out stays: see
 augmenting, an image at a time.
 """
 
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -142,6 +143,12 @@ class OneByOne(Dataset):
         return self.transform(self.images[index]), self.labels[index]
 
 
+def leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches a loader's workers too; the process that they serve ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def torchvision_loader(split: Split, augmentation: Augmentation, data: ImageData, *, pillow: bool) -> DataLoader:
     """Batches float32 (B,C,H,W) from a worker a core: torchvision crops, flips, applies TrivialAugment and erases."""
     crop = v2.RandomCrop(split.images.shape[2:], padding=augmentation.crop, padding_mode="reflect")
@@ -150,5 +157,10 @@ def torchvision_loader(split: Split, augmentation: Augmentation, data: ImageData
     transform = v2.Compose([*before, *after, v2.RandomErasing(augmentation.erasing, value="random")])
     images = OneByOne(split, transform, pillow=pillow)
     return DataLoader(
-        images, data.batch_size, shuffle=True, num_workers=torch.get_num_threads(), persistent_workers=True
+        images,
+        data.batch_size,
+        shuffle=True,
+        num_workers=torch.get_num_threads(),
+        persistent_workers=True,
+        worker_init_fn=leave_interrupts,
     )
