@@ -71,7 +71,7 @@ def lines_of_code(*files: Path) -> int:
 def test_size_stays_that_of_an_evening() -> None:
     """The evening's reading is the model, the training and the way of a batch; sources and strong changes are leaves.
 
-    All of vit was meant to stay below 3,000, which the dashboard, the tab, predict, the report and the benchmark do not fit into.
+    All of vit was meant to stay below 3,000, which dashboard, tab, predict, report and benchmark do not fit into.
     """
     vit = REPOSITORY / "vit"
     leaves = {vit / "data" / f"{name}.py" for name in LEAVES}
