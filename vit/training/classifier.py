@@ -1,5 +1,6 @@
 """How the network learns: what happens in a step, and with which optimiser."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,8 +91,8 @@ class Classifier(LightningModule):
         groups = parameter_groups(self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay)
         optimizer = MuonAdamW(groups, dtype=self.muon_dtype)
         total = int(self.trainer.estimated_stepping_batches)
-        plan = {"total": total, "warmup": self.warmup, "flat": self.flat}
-        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, **plan))
+        factor = partial(learning_rate_factor, total=total, warmup=self.warmup, flat=self.flat)
+        schedule = LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
