@@ -15,10 +15,10 @@ def erase(images: Tensor, *, share: float) -> Tensor:
     """
     chosen = (torch.rand(len(images)) < share).nonzero().flatten().to(images.device)
     before, size = images.index_select(0, chosen), torch.tensor(images.shape[2:])
-    area = uniform(0.02, 0.33, len(before)) * size.prod()
+    area = uniform(0.02, 0.33, len(before)) * math.prod(images.shape[2:])
     ratio = uniform(math.log(0.3), math.log(3.3), len(before)).exp()
-    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (M,2): height, width
-    sides = torch.minimum(sides.round().clamp(min=1), size)
+    sides = torch.stack([area * ratio, area / ratio], dim=1).sqrt().round()  # (M,2): height, width
+    sides = torch.minimum(sides.clamp(min=1), size)
     corner = (torch.rand(len(before), 2) * (size - sides + 1)).floor()
     erased = images.clone()
     erased[chosen] = before ^ noise(before) * boxes(before, corner, sides)[:, None]  # noise, whatever was there before

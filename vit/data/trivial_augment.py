@@ -44,9 +44,7 @@ def movements(drawn: Draw, height: int, width: int) -> Tensor:
 
     Shears are about the upper left corner.
     """
-    geometric = torch.tensor([number for number, operation in enumerate(OPERATIONS.values()) if operation.geometric])
-    magnitudes = torch.where(drawn.operation == geometric[:, None], drawn.magnitude, 0.0)
-    shear_x, shear_y, right, down, angle = magnitudes  # in the order of OPERATIONS
+    shear_x, shear_y, right, down, angle = torch.where(drawn.operation == GEOMETRIC[:, None], drawn.magnitude, 0.0)
     right, down, angle = right.trunc(), down.trunc(), angle.deg2rad()  # counter-clockwise
     sin, cos = angle.sin(), angle.cos()
     column = torch.stack([cos, shear_x - sin, shear_x * height / 2 - right], dim=1)
@@ -63,7 +61,7 @@ def move(images: Tensor, drawn: Draw) -> Tensor:
     column = (column + (width - 1) / 2).round_().clamp_(-1, width)
     row = (row + (height - 1) / 2).round_().clamp_(-1, height)
     framed = F.pad(images, (1, 1, 1, 1))  # in black, which all that is outside comes from
-    index = ((row + 1) * (width + 2) + column + 1).long().flatten(1)
+    index = column.add_(row, alpha=width + 2).add_(width + 3).long().flatten(1)  # of (row + 1, column + 1) in the frame
     return framed.flatten(2).gather(2, index[:, None].expand(-1, images.shape[1], -1)).view_as(images)
 
 
@@ -115,27 +113,37 @@ OPERATIONS = {
 }
 
 
+CHANGES = list(dict.fromkeys(operation.change for operation in OPERATIONS.values()))
+CHANGE = torch.tensor([CHANGES.index(operation.change) for operation in OPERATIONS.values()])
+GEOMETRIC = torch.tensor([number for number, operation in enumerate(OPERATIONS.values()) if operation.geometric])
+
+
+def magnitudes(operation: Operation) -> Tensor:
+    """All that can be drawn, each as often as any other: (2 · LEVELS,)."""
+    levels = operation.weakest + torch.arange(LEVELS) / (LEVELS - 1) * (operation.strongest - operation.weakest)
+    return torch.cat([levels, -levels if operation.signed else levels])
+
+
+MAGNITUDES = torch.stack([magnitudes(operation) for operation in OPERATIONS.values()])
+
+
 def draw(batch: int) -> Draw:
     """Operation and magnitude of each image, from torch's generator of the CPU."""
     operation = torch.randint(len(OPERATIONS), (batch,))
-    strength = torch.randint(LEVELS, (batch,)) / (LEVELS - 1)
-    sign = torch.randint(2, (batch,)) * 2.0 - 1
-    table = torch.tensor([(op.weakest, op.strongest, op.signed) for op in OPERATIONS.values()])
-    weakest, strongest, signed = table[operation].unbind(1)
-    return Draw(operation, (weakest + strength * (strongest - weakest)) * torch.where(signed > 0, sign, 1.0))
+    return Draw(operation, MAGNITUDES[operation, torch.randint(2 * LEVELS, (batch,))])
 
 
 def trivial_augment(images: Tensor, drawn: Draw) -> Tensor:
     """uint8 (B,C,H,W), grey or RGB → same."""
-    changes = list(dict.fromkeys(operation.change for operation in OPERATIONS.values()))
-    change = torch.tensor([changes.index(operation.change) for operation in OPERATIONS.values()])[drawn.operation]
-    order, sizes = change.argsort(), change.bincount(minlength=len(changes)).tolist()
-    changed = images.index_select(0, order.to(images.device))  # those of one change side by side: a slice of the memory
-    parts = (part.split(sizes) for part in (changed, drawn.operation[order], drawn.magnitude[order]))
-    for apply, these, operation, magnitude in zip(changes, *parts, strict=True):
-        if apply and len(these):
-            these.copy_(apply(these, Draw(operation, magnitude)))
-    return changed.index_select(0, order.argsort().to(images.device))
+    change = CHANGE[drawn.operation]
+    order, sizes = change.argsort(), change.bincount(minlength=len(CHANGES)).tolist()
+    by_change = images.index_select(0, order.to(images.device))  # so that those of one change are a slice
+    parts = (part.split(sizes) for part in (by_change, drawn.operation[order], drawn.magnitude[order]))
+    changed = [
+        apply(these, Draw(operation, magnitude)) if apply and len(these) else these
+        for apply, these, operation, magnitude in zip(CHANGES, *parts, strict=True)
+    ]
+    return torch.cat(changed).index_select(0, order.argsort().to(images.device))
 
 
 def follow(masks: Tensor, drawn: Draw) -> Tensor:
