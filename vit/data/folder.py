@@ -1,5 +1,6 @@
 """A folder of images, train/CLASS/… and test/CLASS/…, or a zip of one. Everything is decoded once, into memory."""
 
+import functools
 import io
 import os
 import time
@@ -14,7 +15,7 @@ import torch
 from PIL import Image, ImageOps
 
 from vit.data.download import SECONDS_BETWEEN_LINES, print_flushed
-from vit.data.image_set import ImageSet, Split
+from vit.data.image_set import Choose, ImageSet, Split
 from vit.settings import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
@@ -25,10 +26,11 @@ CHUNK = 500  # images a thread decodes at a time
 THREADS_FROM = 10_000
 
 Read = Callable[[str], bytes]  # from the name of a file, such as train/cat/0001.png
+Say = Callable[[str], None]
 
 
 def folder(
-    root: Path, *, image_size: tuple[int, int] = (32, 32), say: Callable[[str], None] = print_flushed
+    root: Path, *, image_size: tuple[int, int] = (32, 32), say: Say = print_flushed, train_rows: Choose = torch.arange
 ) -> ImageSet:
     """Decode the images under `root`, a folder or a zip, to uint8 (N,3,H,W), where image_size is (H, W).
 
@@ -46,8 +48,9 @@ def folder(
         raise UserError(f"{root} holds one class, {next(iter(train))}: at least two are needed")
     if others := [name for name in names if not name.endswith("/") and not _is_image(name)]:
         say(f"{root.name}: passed over {len(others):,} files that are not images, such as {others[0]}")
-    splits = [_decode_all(classes, read, root=root, image_size=image_size, say=say) for classes in (train, test)]
-    return ImageSet(f"images of {root.name}", tuple(train), *splits)
+    decode_half = functools.partial(_decode_half, read=read, root=root, image_size=image_size, say=say)
+    halves = decode_half(train, train_rows), decode_half(test, torch.arange)
+    return ImageSet(f"images of {root.name}", tuple(train), *halves)
 
 
 def _list_folder(root: Path) -> tuple[list[str], Read]:
@@ -117,12 +120,16 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _decode_all(
-    classes: dict[str, list[str]], read: Read, *, root: Path, image_size: tuple[int, int], say: Callable[[str], None]
+def _decode_half(
+    classes: dict[str, list[str]], choose: Choose, *, read: Read, root: Path, image_size: tuple[int, int], say: Say
 ) -> Split:
     names = [name for files in classes.values() for name in files]
     labels = torch.tensor([label for label, files in enumerate(classes.values()) for _ in files])
+    rows = choose(len(names))
+    names, labels = [names[row] for row in rows.tolist()], labels[rows]
     images = torch.empty(len(names), 3, *image_size, dtype=torch.uint8)
+    if not names:
+        return Split(images, labels)
     pixels = images.permute(0, 2, 3, 1).numpy()  # the same memory, in Pillow's order
 
     def decode_named(name: str) -> np.ndarray:

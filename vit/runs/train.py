@@ -16,6 +16,7 @@ from lightning.pytorch.profilers import Profiler
 from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
+from vit.data.image_set import fingerprint
 from vit.evaluation.score import Score, score
 from vit.inspection.attention_logger import AttentionLogger, Shown
 from vit.inspection.data_logger import DataLogger
@@ -221,6 +222,7 @@ def _facts(
         train_images=len(data.train),
         precision=device.precision,
         weights="averaged" if settings.ema else "raw",
+        validation_fingerprint=fingerprint(data.validation.images),
     )
     if resumed is None or resumed.facts is None:
         return facts

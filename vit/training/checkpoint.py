@@ -37,6 +37,7 @@ class Facts:
     step: int = 0
     minutes: float = 0.0  # of all processes that trained it
     validation_accuracy: float | None = None
+    validation_fingerprint: str = ""  # of the images that were kept aside
 
 
 def load(run: str | Path) -> tuple[ViT, Facts]:
