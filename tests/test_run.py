@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,31 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from tests.running import REPOSITORY, only_run, start
+from tests.running import REPOSITORY, TINY, call, only_run, start
 from vit.runs.folder import claim_folder
 from vit.training import load
 from vit.training.checkpoint import read_checkpoint
 
 
-@pytest.fixture
-def run(words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture) -> tuple[Path, str]:
-    """A run of two epochs, and what it printed."""
-    assert train([*words, "epochs=2"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return only_run(tmp_path / "runs"), printed.out
+@pytest.fixture(scope="module")
+def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of two epochs, only to be read, and what it printed."""
+    return trained(tmp_path_factory.mktemp("run"), tiny, "epochs=2")
+
+
+@pytest.fixture(scope="module")
+def unimproved(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of three epochs that learns nothing, so that the first is the best."""
+    return trained(tmp_path_factory.mktemp("unimproved"), tiny, "epochs=3", "lr=0", "muon_lr=0")
+
+
+def trained(runs: Path, images: Path, *words: str) -> tuple[Path, str]:
+    out, err = io.StringIO(), io.StringIO()
+    words = ("data=folder", f"data.root={images}", f"runs={runs}", *TINY, *words)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        assert call("train", list(words), patch) == 0
+    assert err.getvalue() == ""
+    return only_run(runs), out.getvalue()
 
 
 def line_of(out: str, beginning: str) -> str:
@@ -56,10 +70,15 @@ def events(run: Path) -> EventAccumulator:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 def test_C11_R10_evaluate_prints_what_training_printed(
-    batch_size: int, run: tuple[Path, str], words: list[str], evaluate: Callable, capsys: pytest.CaptureFixture
+    batch_size: int,
+    run: tuple[Path, str],
+    words: list[str],
+    tmp_path: Path,
+    evaluate: Callable,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     folder, out = run
-    assert evaluate([f"checkpoint={folder}", words[1], f"batch_size={batch_size}"]) == 0
+    assert evaluate([f"checkpoint={folder}", words[1], f"batch_size={batch_size}", f"output={tmp_path}"]) == 0
     again = capsys.readouterr().out
     assert line_of(again, "test accuracy") == line_of(out, "test accuracy")
     assert "of 16" in line_of(again, "test accuracy")
@@ -68,12 +87,13 @@ def test_C11_R10_evaluate_prints_what_training_printed(
 
 
 def test_C11_evaluate_refuses_a_contradiction(
-    run: tuple[Path, str], words: list[str], evaluate: Callable, capsys: pytest.CaptureFixture
+    run: tuple[Path, str], words: list[str], tmp_path: Path, evaluate: Callable, capsys: pytest.CaptureFixture
 ) -> None:
     for word in ("heads=4", "image_size=16", "data=cifar10", "precision=16-mixed", "validation=null"):
         assert evaluate([f"checkpoint={run[0]}", words[1], word]) != 0
         assert "contradicts the checkpoint" in capsys.readouterr().err
-    assert evaluate([f"checkpoint={run[0]}", words[1], "heads=2", "image_size=8", "data=folder"]) == 0
+    agreeing = ["heads=2", "image_size=8", "data=folder"]
+    assert evaluate([f"checkpoint={run[0]}", words[1], *agreeing, f"output={tmp_path}"]) == 0
     assert evaluate([f"checkpoint={run[0]}", words[1], "runs=elsewhere"]) != 0
     assert "runs is no key of evaluate" in capsys.readouterr().err
 
@@ -107,23 +127,19 @@ def test_load_gives_the_network_and_its_facts(run: tuple[Path, str]) -> None:
     assert vit(torch.zeros(1, 3, 8, 8)).shape == (1, 2)
 
 
-def test_C7_last_is_the_last_epoch_even_if_nothing_improves(
-    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
-) -> None:
-    assert train([*words, "epochs=3", "lr=0", "muon_lr=0"]) == 0
-    folder = only_run(tmp_path / "runs")
+def test_C7_last_is_the_last_epoch_even_if_nothing_improves(unimproved: tuple[Path, str]) -> None:
+    folder, _ = unimproved
     assert load(folder / "last.ckpt")[1].epoch == 3
     assert load(folder / "best.ckpt")[1].epoch == 1
 
 
 def test_C15_it_is_said_which_file_and_epoch_is_meant(
-    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+    unimproved: tuple[Path, str], words: list[str], tmp_path: Path, evaluate: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=3", "lr=0", "muon_lr=0"]) == 0
-    folder = only_run(tmp_path / "runs")
-    assert "last.ckpt, epoch 3" in capsys.readouterr().out
+    folder, out = unimproved
+    assert "last.ckpt, epoch 3" in out
     for place, said in ((folder, "last.ckpt: epoch 3 of 3"), (folder / "best.ckpt", "best.ckpt: epoch 1 of 3")):
-        assert evaluate([f"checkpoint={place}", words[1]]) == 0
+        assert evaluate([f"checkpoint={place}", words[1], f"output={tmp_path}"]) == 0
         assert said in capsys.readouterr().out
 
 
