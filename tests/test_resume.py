@@ -155,7 +155,7 @@ def test_C6_more_epochs_are_announced_and_the_rate_is_planned_anew(
 def test_C10_eleven_epochs_go_on_with_the_twelfth(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=11", "depth=1"]) == 0
+    assert train([*words, "epochs=11", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     capsys.readouterr()
     assert train([f"resume={run}", "epochs=12"]) == 0
@@ -191,7 +191,7 @@ def test_C11_a_contradiction_is_refused(finished: Path, train: Callable, capsys:
 def test_a_finished_run_is_tested_again(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
+    assert train([*words, "epochs=1", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     first = capsys.readouterr().out
     assert train([f"resume={run}"]) == 0
@@ -255,7 +255,7 @@ def test_C8_a_flipped_bit_is_noticed(
 def test_C6_fewer_epochs_than_are_finished_are_refused(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=2", "depth=1"]) == 0
+    assert train([*words, "epochs=2", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     assert train([f"resume={run}", "epochs=1"]) != 0
     assert "2 are finished already" in capsys.readouterr().err

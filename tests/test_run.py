@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.running import REPOSITORY, TINY, call, only_run, start
+from vit.data import datamodule
+from vit.data.shapes import shapes
 from vit.runs.folder import claim_folder
 from vit.training import load
 from vit.training.checkpoint import read_checkpoint
@@ -146,7 +149,7 @@ def test_C15_it_is_said_which_file_and_epoch_is_meant(
 def test_without_validation_nothing_is_selected(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "validation=0"]) == 0
+    assert train([*words, "epochs=1", "batch_size=24", "validation=0"]) == 0
     folder = only_run(tmp_path / "runs")
     assert not (folder / "best.ckpt").exists()
     assert json.loads((folder / "result.json").read_text())["validation_accuracy"] is None
@@ -283,9 +286,14 @@ def test_the_projector_holds_validation_images_with_their_classes(run: tuple[Pat
 
 
 def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(
-    tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+    tmp_path: Path,
+    train: Callable,
+    evaluate: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    small = ["dim=8", "depth=1", "heads=2", "batch_size=1000", "epochs=1", "validation=100", "patch_size=8"]
+    monkeypatch.setattr(datamodule, "shapes", partial(shapes, train=800, test=200))
+    small = ["dim=8", "depth=1", "heads=2", "batch_size=100", "epochs=1", "validation=100", "patch_size=8"]
     assert train(["data=shapes", *small, "pool=cls", "registers=1", f"runs={tmp_path}"]) == 0
     found = events(only_run(tmp_path))
     for name in ("share_on_object", "points_at_object"):
@@ -297,7 +305,7 @@ def test_on_shapes_it_is_measured_whether_maps_lie_on_the_object(
     line = line_of(capsys.readouterr().out, "test accuracy")
     assert evaluate([f"checkpoint={only_run(tmp_path)}"]) == 0
     assert line_of(capsys.readouterr().out, "test accuracy") == line
-    assert "of 2,000" in line
+    assert "of 200" in line
 
 
 def test_B13_the_command_to_look_has_an_absolute_path(run: tuple[Path, str]) -> None:
@@ -355,7 +363,7 @@ def test_H14_jobs_of_a_sweep_run_as_if_alone_and_a_failed_one_is_named(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
     sweep = [word for word in words if not word.startswith("heads")]
-    assert train(["--multirun", *sweep, "epochs=1", "heads=1,3,2"]) == 1
+    assert train(["--multirun", *sweep, "batch_size=24", "epochs=1", "heads=1,3,2"]) == 1
     printed = capsys.readouterr()
     assert "error: heads=3 does not divide dim=16" in printed.err
     table = printed.out[printed.out.index("validation ┃") :]
@@ -363,7 +371,7 @@ def test_H14_jobs_of_a_sweep_run_as_if_alone_and_a_failed_one_is_named(
     assert "failed" in table
     runs = sorted((tmp_path / "runs").iterdir())
     assert len(runs) == 2
-    assert train([*words, "epochs=1", f"runs={tmp_path / 'alone'}"]) == 0
+    assert train([*words, "batch_size=24", "epochs=1", f"runs={tmp_path / 'alone'}"]) == 0
     assert weights_hash(runs[1]) == weights_hash(only_run(tmp_path / "alone"))
     assert weights_hash(runs[0]) != weights_hash(runs[1])
 
