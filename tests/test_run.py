@@ -383,7 +383,6 @@ def weights_hash(run: Path) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # where there is one core
 def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train: Callable) -> None:
     for workers in (0, 2):
         assert train([*words, "epochs=2", f"workers={workers}", f"runs={tmp_path / str(workers)}"]) == 0
