@@ -125,7 +125,7 @@ def test_H8_any_path_can_be_typed(
     runs = tmp_path / name
     data = words[1].partition("=")[2]
     (tmp_path / f"{name}-data").symlink_to(data)
-    typed = [*words, "depth=1", "epochs=1", f"runs={runs}", f"data.root={tmp_path / f'{name}-data'}"]
+    typed = [*words, "depth=1", "epochs=1", "batch_size=48", f"runs={runs}", f"data.root={tmp_path / f'{name}-data'}"]
     assert train([word for word in typed if word not in words[1:3]]) == 0, capsys.readouterr().err
     run = only_run(runs)
     out = capsys.readouterr().out
