@@ -169,15 +169,18 @@ def read_corrupted(folder: Path, *, shape: tuple[int, ...], classes: int) -> dic
         name = file.stem.removesuffix("_data")
         beside = file.with_name("labels.npy" if name == file.stem else f"{name}_labels.npy")
         try:
+            if not (file.is_file() and beside.is_file()):
+                raise ValueError("not both are files")
             images = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).permute(0, 3, 1, 2)
             labels = torch.from_numpy(np.load(beside, allow_pickle=False)).long()
-        except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
+        except Exception as error:  # a damaged file raises anything at all
             raise UserError(f"{file} or {beside.name} cannot be read: {' '.join(str(error).split())}") from error
-        if images.dtype != torch.uint8 or images.shape[1:] != shape or len(images) != len(labels):
+        fits = images.dtype == torch.uint8 and images.shape[1:] == shape and labels.shape == images.shape[:1] != (0,)
+        if not fits:
             raise UserError(
-                f"{file} holds {images.dtype} {tuple(images.shape)} and {len(labels)} labels, not images {shape}"
+                f"{file} holds {images.dtype} {tuple(images.shape)} and {labels.numel()} labels, not images {shape}"
             )
-        if int(labels.max()) + 1 != classes:
+        if int(labels.min()) < 0 or int(labels.max()) + 1 != classes:
             raise UserError(f"{file} has {int(labels.max()) + 1} classes, not {classes}")
         found[name] = images, labels
     if not found:

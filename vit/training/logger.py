@@ -2,18 +2,20 @@
 
 import csv
 import io
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.settings import UserError
-from vit.training.checkpoint import write_atomically
+from vit.training.checkpoint import LAST, write_atomically
 
 LOG_EVERY = 10  # steps
 METRICS = "metrics.csv"
@@ -83,12 +85,15 @@ class WriteMetrics(Callback):
         if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
             return
         values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
+        self._stop_unless(math.isfinite(values["train/loss"]), trainer)
         values |= {**self.rates, "throughput/images_per_second": self.images / self.seconds}
         self.images, self.seconds = 0, 0.0
         if trainer.logger is not None:
             trainer.logger.log_metrics(values, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        finite = torch.stack([weight.isfinite().all() for weight in pl_module.parameters()])
+        self._stop_unless(bool(finite.all()), trainer)  # before it is saved
         if not trainer.is_global_zero:
             return
         found = {tag.replace("/", "_"): float(value) for tag, value in trainer.callback_metrics.items()}
@@ -100,6 +105,22 @@ class WriteMetrics(Callback):
             values = {tag: float(value) for tag, value in trainer.callback_metrics.items() if "validation" in tag}
             trainer.logger.log_metrics(values, step=trainer.global_step)
             trainer.logger.save()
+
+    def _stop_unless(self, finite: bool, trainer: Trainer) -> None:
+        """Raise UserError for a training that has diverged.
+
+        Asked only where the loss is read anyway: to read it in each step would make a GPU wait for the CPU. All
+        processes of a run decide together, since each sees the loss of its own images only.
+        """
+        if trainer.strategy.reduce_boolean_decision(finite, all=True):
+            return
+        rates = ", ".join(f"{name.replace('learning_rate/', '')} {rate:.3g}" for name, rate in self.rates.items())
+        last = self.file.with_name(LAST)
+        kept = f"{last} keeps the last whole epoch" if last.exists() else "no epoch was whole"
+        raise UserError(
+            f"the loss or a weight is nan or infinite by step {trainer.global_step} (learning rate: {rates}): "
+            f"begin a run with a lower lr or muon_lr, a longer warmup or clip=1; {kept}"
+        )
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
         text = io.StringIO(newline="")
