@@ -347,7 +347,7 @@ def help_text(table: Settings) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(error).split()))
 
 
 def _complain(error: UserError) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,9 +26,19 @@ UNNEEDED = (
 )
 
 
+# A class or a file may be named so that its name would command the terminal.
+CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+class _PlainConsole(Console):
+    def print(self, *things: Any, **options: Any) -> None:
+        texts = (thing.translate(CONTROL_CHARACTERS) if isinstance(thing, str) else thing for thing in things)
+        super().print(*texts, **options)
+
+
 def plain_console() -> Console:
     """Prints what it is given: a path with brackets is no markup, and long lines are left to the terminal."""
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    return _PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def silence_unneeded() -> None:
