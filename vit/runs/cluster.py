@@ -12,13 +12,19 @@ from vit.settings import TrainSettings, UserError
 
 @functools.cache
 def launcher() -> ClusterEnvironment | None:
-    """What has started this process as one of several; None if it is alone or Lightning is to start the others."""
-    if TorchElasticEnvironment.detect():
-        found: ClusterEnvironment = TorchElasticEnvironment()
-    elif SLURMEnvironment.detect():
-        found = SLURMEnvironment(auto_requeue=False)  # a stopped run is resumed by its command
-    else:
-        return None
+    """What has started this process as one of several; None if it is alone or Lightning is to start the others.
+
+    Raises UserError for a job of SLURM that Lightning cannot do.
+    """
+    try:
+        if TorchElasticEnvironment.detect():
+            found: ClusterEnvironment = TorchElasticEnvironment()
+        elif SLURMEnvironment.detect():
+            found = SLURMEnvironment(auto_requeue=False)  # a stopped run is resumed by its command
+        else:
+            return None
+    except RuntimeError as error:
+        raise UserError(str(error)) from error
     return found if found.world_size() > 1 else None
 
 

@@ -27,7 +27,7 @@ UNNEEDED = (
 
 
 # A class or a file may be named so that its name would command the terminal.
-CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(127, 160))}
+CONTROL_CHARACTERS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 
 
 class _PlainConsole(Console):
