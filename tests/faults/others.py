@@ -44,23 +44,14 @@ def goes_on(bench: Bench, run: Path) -> list[str]:
     return differences(bench.reference, run) if ended.status == 0 else [f"no resume: {ended.err.strip()[-300:]}"]
 
 
-def killed(bench: Bench, moment: Moment) -> Path:
-    """A run that was killed in the moment."""
-    training = bench.start(new_run(runs := bench.place()), until=moment)
-    assert training.reached()
-    training.send(signal.SIGKILL)
-    training.wait()
-    return only_run(runs)
-
-
 def limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def file_size_limit(bench: Bench, save: int) -> list[str]:
-    """From the middle of a save on, no file may grow beyond 1 kB."""
+    """From the middle of a save on, no file may grow beyond 20 kB, a tenth of a checkpoint."""
     runs = bench.place()
-    ended = bench.train(new_run(runs), until=Moment("half a file", save), then=partial(limit_files, 1000))
+    ended = bench.train(new_run(runs), until=Moment("half a file", save), then=partial(limit_files, 20_000))
     run = only_run(runs)
     before = bench.stands_at(run)
     lost = refused(ended) + [f"{file.name} is left behind" for file in run.rglob("*.part")]
@@ -118,7 +109,7 @@ def small_tmpdir(bench: Bench) -> list[str]:
 
 def moved(bench: Bench) -> list[str]:
     """The folder has another name and place when the run is resumed."""
-    run = killed(bench, Moment("step", 15))
+    run = bench.killed(Moment("step", 15))
     return goes_on(bench, run.rename(bench.place("moved") / "another name"))
 
 
@@ -135,7 +126,7 @@ def same_second(bench: Bench) -> list[str]:
 
 def resumed_twice(bench: Bench) -> list[str]:
     """Two processes resume one run at once: one does, the other is refused."""
-    run = killed(bench, Moment("step", 8))
+    run = bench.copy(bench.interrupted)
     first = bench.start([f"resume={run}"], until=Moment("step", 2), pause=3)
     first.reached()
     lost = refused(bench.train([f"resume={run}"]))
@@ -220,7 +211,7 @@ def diverged(bench: Bench, value: float) -> list[str]:
 
 def damaged(bench: Bench, name: str, change: Callable[[bytes], bytes]) -> list[str]:
     """A file of a killed run is damaged: either one line says so and nothing is changed, or all goes on as if not."""
-    run = killed(bench, Moment("step", 15))
+    run = bench.copy(bench.interrupted)
     file = run / name
     file.write_bytes(change(file.read_bytes()))
     before = {path: path.read_bytes() for path in run.iterdir() if path.is_file() and path.name != ".lock"}

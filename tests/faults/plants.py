@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vit.data import Batch
@@ -51,7 +52,8 @@ def rng_not_restored() -> None:
     """What is drawn in a step depends on what was drawn since the process began, and not on the step alone."""
 
     def augment(self: Classifier, batch: tuple[Tensor, ...]) -> Batch:
-        return self.augmentation(*batch, classes=self.vit.head.out_features, strong=True)
+        with torch.autocast(self.device.type, enabled=False):
+            return self.augmentation(*batch, classes=self.vit.head.out_features, strong=True)
 
     Classifier.augment = augment  # type: ignore[method-assign, assignment]
 

@@ -10,6 +10,7 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -97,6 +98,7 @@ class Bench:
     scratch: Path
     plant: Callable[[], None] = lambda: None
     made: Counter = field(default_factory=Counter)
+    seconds: float = 0.0  # that the uninterrupted one took
 
     def __post_init__(self) -> None:
         small = shapes(train=STEPS * 12 + 24, test=24)
@@ -116,6 +118,18 @@ class Bench:
         ended = self.train(new_run(runs))
         assert ended.status == 0, ended.err
         self.seconds = time.monotonic() - began
+        return only_run(runs)
+
+    @cached_property
+    def interrupted(self) -> Path:
+        """A run that was killed in the third epoch."""
+        return self.killed(Moment("step", 2 * STEPS + 3))
+
+    def killed(self, moment: Moment) -> Path:
+        training = self.start(new_run(runs := self.place()), until=moment)
+        assert training.reached()
+        training.send(signal.SIGKILL)
+        training.wait()
         return only_run(runs)
 
     def train(self, words: Sequence[str], **options: Callable | Mapping[str, str]) -> Ended:
@@ -148,6 +162,7 @@ class Bench:
             for number, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT), number)
             os.environ.update(environment or {})
+            tempfile.tempdir = None  # so that a $TMPDIR given counts
 
             def report() -> None:
                 os.write(write, b"!")
