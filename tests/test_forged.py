@@ -38,12 +38,12 @@ class Touch:
         return os.system, (f"touch {self.file}",)
 
 
-def forged(place: Path, *, model: dict[str, Any] | None = None, weights: Any = None, **facts: Any) -> Path:
+def forged(place: Path, *, network: dict[str, Any] | None = None, weights: Any = None, **facts: Any) -> Path:
     """A checkpoint that is right but for what is given."""
     settings = TrainSettings.from_values(SMALL)
     sizes = {"image_size": settings.image_size, "channels": 3, "classes": 2, **settings.group("model")}
     right = Facts(
-        model={**sizes, **(model or {})},
+        model={**sizes, **(network or {})},
         settings={key: value for key, value in settings.values().items() if key not in PLACES},
         classes=("cat", "dog"),
         mean=(0.5, 0.5, 0.5),
@@ -114,7 +114,7 @@ def test_the_right_one_is_taken(tmp_path: Path) -> None:
 )
 def test_facts_of_a_wrong_type_or_range_are_refused(facts: dict[str, Any], tmp_path: Path) -> None:
     if isinstance(model := facts.get("model"), dict):
-        path = forged(tmp_path, model=model)
+        path = forged(tmp_path, network=model)
     else:
         path = forged(tmp_path, **facts)
     assert "broken or no checkpoint of this program" in refusal(path)
@@ -125,7 +125,7 @@ def test_terabytes_are_refused_before_any_memory_is_taken(sizes: dict[str, Any],
     settings = settings_with(**sizes)
     model = {name: settings[name] for name in sizes}
     model |= {"image_size": tuple(settings["image_size"])}
-    refusal(forged(tmp_path, model=model, settings=settings))
+    refusal(forged(tmp_path, network=model, settings=settings))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ weights, optimiser, metrics.csv, result.json, event files and pictures with a ru
 """
 
 import argparse
+import logging
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -25,13 +27,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="mistakes that the kills must find")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="faults_") as scratch:
-        for plant in asked.plant:
-            found = find(plant, Path(scratch) / plant, asked.kills, asked.seed)
-            print(f"planted {plant}: {'found' if found else 'NOT FOUND'}", flush=True)
-            if not found:
-                return 1
-        return 0 if asked.plant else try_all(Path(scratch), asked.kills, asked.faults, asked.seed)
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it reports what a resumed run takes back
+    scratch = Path(tempfile.mkdtemp(prefix="faults_"))  # no TemporaryDirectory, which each process would delete
+    try:
+        if not asked.plant:
+            return try_all(scratch, asked.kills, asked.faults, asked.seed)
+        found = {plant: find(plant, scratch / plant, asked.kills, asked.seed) for plant in asked.plant}
+        return int(not all(found.values()))
+    finally:
+        shutil.rmtree(scratch)
 
 
 def find(plant: str, scratch: Path, kills: int, seed: int) -> bool:
@@ -39,8 +43,9 @@ def find(plant: str, scratch: Path, kills: int, seed: int) -> bool:
     scratch.mkdir()
     for _, lost in kill_often(Bench(scratch, PLANTS[plant]), kills, seed):
         if lost:
-            print(f"    {lost[0]}")
+            print(f"planted {plant}: found ({lost[0]})", flush=True)
             return True
+    print(f"planted {plant}: NOT FOUND", flush=True)
     return False
 
 

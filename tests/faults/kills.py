@@ -13,13 +13,14 @@ from tests.faults.training import EPOCHS, SAVES, STEPS, VALIDATIONS, Bench, Ende
 from tests.running import only_run
 from tests.same_runs import curves, differences
 from vit.settings import UserError
+from vit.training.checkpoint import BEST, read_checkpoint
 from vit.training.logger import METRICS, read_metrics
 
 ANY_TIME = "any time"
 IN_A_ROW = 3
 # One after the other, so that each kind meets each signal.
 MOMENTS = ("half a file", "step", ANY_TIME, "a whole file", "validation", "a renamed file", "test")
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
@@ -96,10 +97,13 @@ def kill_of(bench: Bench, run: Path, signum: signal.Signals, moment: str, ended:
         lost.append("no word on how to go on")
     try:
         facts = bench.stands_at(run)
+        rows = read_metrics(run / METRICS)
+        if (run / BEST).exists():
+            read_checkpoint(run / BEST)
     except UserError as error:
         return Kill(signum, moment, 0, (*lost, str(error)))
     epoch, step = (facts.epoch, facts.step) if facts else (0, 0)
-    if epoch < len(read_metrics(run / METRICS)) - 1:
+    if epoch < len(rows) - 1:
         lost.append("more than one epoch")
     points = [at for at, _ in curves(run).get("validation/accuracy", [])]
     if points[:epoch] != [STEPS * (i + 1) for i in range(epoch)] or step != STEPS * epoch:

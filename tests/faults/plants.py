@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vit.data import Batch
-from vit.training import checkpoint
+from vit.runs import train
+from vit.training import checkpoint, logger
 from vit.training.classifier import Classifier
 from vit.training.optimizer import MuonAdamW
 
@@ -24,7 +25,8 @@ def save_without_rename() -> None:
             file.flush()
             os.fsync(file.fileno())
 
-    checkpoint.write_atomically = write
+    for module in (checkpoint, logger, train):
+        module.write_atomically = write  # type: ignore[attr-defined]
 
 
 def rate_not_relinked() -> None:

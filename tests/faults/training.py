@@ -28,9 +28,9 @@ from vit.training import checkpoint
 from vit.training.checkpoint import LAST, Facts, read_checkpoint
 from vit.training.classifier import Classifier
 
-EPOCHS, STEPS, VALIDATIONS = 4, 6, 2  # an epoch has 6 steps and 2 batches of validation
+EPOCHS, STEPS, VALIDATIONS = 3, 6, 2  # an epoch has 6 steps and 2 batches of validation
 SETTINGS = (
-    "data=shapes patch_size=8 dim=16 depth=2 heads=2 batch_size=12 validation=24 epochs=4 device=cpu "
+    "data=shapes patch_size=8 dim=16 depth=1 heads=2 batch_size=12 validation=24 epochs=3 device=cpu "
     "ema=0.9 dropout=0.1 trivial_augment=true cutmix=1 runs={runs}"
 )
 PAUSE = 0.3  # seconds for which a process stays in the moment in which it is to be killed

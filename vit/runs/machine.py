@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,8 +46,15 @@ def silence_unneeded() -> None:
     """Keep hardware summaries, advertisements and the warnings above out of a default run."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    threading.excepthook = _of_other_threads
     for action, message, category in UNNEEDED:
         warnings.filterwarnings(action, message, category)  # type: ignore[arg-type]
+
+
+def _of_other_threads(error: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writer hands a full disk on to the main thread, which says so, and need not say so itself."""
+    if type(error.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(error)
 
 
 def tune_allocator() -> None:
