@@ -32,7 +32,7 @@ from vit.settings import PLACES, Stopped, TrainSettings, UserError
 from vit.training.averaging import AverageWeights
 from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
 from vit.training.classifier import Classifier
-from vit.training.logger import RunLogger, WriteMetrics
+from vit.training.logger import RunLogger, StopWhereDiverged, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
 from vit.training.precision import Device, choose
 from vit.training.progress import ShowProgress, count, duration
@@ -125,6 +125,7 @@ def train(
             deterministic=settings.deterministic or None,
             callbacks=[
                 progress := ShowProgress(console),
+                StopWhereDiverged(folder),
                 AttentionLogger(
                     _shown(data, classes, names),
                     (data.validation.images, data.validation.labels),

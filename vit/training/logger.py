@@ -65,16 +65,19 @@ class WriteMetrics(Callback):
         self.finished = finished
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rows = read_metrics(self.file)
-        if rows and trainer.is_global_zero:
-            self._write([row for row in rows if int(row["epoch"]) <= self.finished])
+        if not self.file.is_file() or not trainer.is_global_zero:
+            return
+        kept = [row for row in read_metrics(self.file) if int(row["epoch"]) <= self.finished]
+        epochs = [int(row["epoch"]) for row in kept]
+        if epochs != list(range(self.finished + 1 - max(1, len(kept)), self.finished + 1)) and self.finished:
+            raise UserError(f"{self.file} is damaged (it lacks epochs): move it away to go on without what it says")
+        self._write(kept)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.mark = time.perf_counter()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        groups = trainer.optimizers[0].param_groups
-        self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw")}
+        self.rates = learning_rates(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -82,18 +85,15 @@ class WriteMetrics(Callback):
         now = time.perf_counter()
         self.seconds, self.mark = self.seconds + now - self.mark, now
         self.images += len(batch[1]) * trainer.world_size
-        if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
+        if not is_logged(trainer):
             return
         values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
-        self._stop_unless(math.isfinite(values["train/loss"]), trainer)
         values |= {**self.rates, "throughput/images_per_second": self.images / self.seconds}
         self.images, self.seconds = 0, 0.0
         if trainer.logger is not None:
             trainer.logger.log_metrics(values, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        finite = torch.stack([weight.isfinite().all() for weight in pl_module.parameters()])
-        self._stop_unless(bool(finite.all()), trainer)  # before it is saved
         if not trainer.is_global_zero:
             return
         found = {tag.replace("/", "_"): float(value) for tag, value in trainer.callback_metrics.items()}
@@ -106,22 +106,6 @@ class WriteMetrics(Callback):
             trainer.logger.log_metrics(values, step=trainer.global_step)
             trainer.logger.save()
 
-    def _stop_unless(self, finite: bool, trainer: Trainer) -> None:
-        """Raise UserError for a training that has diverged.
-
-        Asked only where the loss is read anyway: to read it in each step would make a GPU wait for the CPU. All
-        processes of a run decide together, since each sees the loss of its own images only.
-        """
-        if trainer.strategy.reduce_boolean_decision(finite, all=True):
-            return
-        rates = ", ".join(f"{name.replace('learning_rate/', '')} {rate:.3g}" for name, rate in self.rates.items())
-        last = self.file.with_name(LAST)
-        kept = f"{last} keeps the last whole epoch" if last.exists() else "no epoch was whole"
-        raise UserError(
-            f"the loss or a weight is nan or infinite by step {trainer.global_step} (learning rate: {rates}): "
-            f"begin a run with a lower lr or muon_lr, a longer warmup or clip=1; {kept}"
-        )
-
     def _write(self, rows: list[dict[str, Any]]) -> None:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
@@ -129,6 +113,50 @@ class WriteMetrics(Callback):
             writer.writeheader()
             writer.writerows(rows)
         write_atomically(self.file, text.getvalue().encode())
+
+
+class StopWhereDiverged(Callback):
+    """Ends a training whose loss or weights are no numbers any more, before it is saved.
+
+    The loss is looked at only where it is read anyway: in each step it would make a GPU wait for the CPU.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.last = folder / LAST
+        self.rates: dict[str, float] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self.rates = learning_rates(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        if is_logged(trainer):
+            self._stop_unless(math.isfinite(float(outputs["loss"])), trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        finite = torch.stack([weight.isfinite().all() for weight in pl_module.parameters()])
+        self._stop_unless(bool(finite.all()), trainer)
+
+    def _stop_unless(self, finite: bool, trainer: Trainer) -> None:
+        """All processes of a run decide together, since each sees the loss of its own images only."""
+        if trainer.strategy.reduce_boolean_decision(finite, all=True):
+            return
+        rates = ", ".join(f"{name.removeprefix('learning_rate/')} {rate:.3g}" for name, rate in self.rates.items())
+        kept = f"{self.last} keeps the last whole epoch" if self.last.exists() else "no epoch was whole"
+        raise UserError(
+            f"the loss or a weight is nan or infinite by step {trainer.global_step} (learning rate: {rates}): "
+            f"begin a run with a lower lr or muon_lr, a longer warmup or clip=1; {kept}"
+        )
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Whether the numbers of the step just made are read."""
+    return trainer.global_step % LOG_EVERY == 0 or trainer.is_last_batch
+
+
+def learning_rates(trainer: Trainer) -> dict[str, float]:
+    """Of the step under way, by tag."""
+    groups = trainer.optimizers[0].param_groups
+    return {f"learning_rate/{group['name']}": group["lr"] for group in groups if group["name"] in ("muon", "adamw")}
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
@@ -144,8 +172,10 @@ def read_metrics(file: Path) -> list[dict[str, str]]:
     if not file.is_file():
         return []
     try:
-        with open(file, newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
+        text = file.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(text.splitlines()))
+        if (text and not text.endswith("\n")) or any(None in row or None in row.values() for row in rows):
+            raise ValueError("it is cut off")
         for row in rows:
             int(row["epoch"]), [float(value) for value in row.values() if value]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
