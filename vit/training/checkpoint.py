@@ -23,6 +23,7 @@ from vit.settings import PLACES, TrainSettings, UserError
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 WEIGHTS = torch.float32, torch.strided
+FOLDER = 0x10  # the bit of a member of a zip
 LARGEST_TABLE = 1 << 28  # values that a network computes when it is built, such as those of its positions
 
 
@@ -92,6 +93,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
 
 def _refuse_damage(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
+        if any(member.external_attr & FOLDER for member in archive.infolist()):  # of which torch reads nothing, unsaid
+            raise ValueError("one of its parts is a folder")
         if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
             raise ValueError("it claims to hold more bytes than it has")  # torch compresses nothing
         if (damaged := archive.testzip()) is not None:  # torch itself compares no checksum
