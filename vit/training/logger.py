@@ -129,16 +129,17 @@ class StopWhereDiverged(Callback):
         self.rates = learning_rates(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
-        if is_logged(trainer):
-            self._stop_unless(math.isfinite(float(outputs["loss"])), trainer)
+        if is_logged(trainer):  # each process sees the loss of its own images only, and all must decide alike
+            finite = math.isfinite(float(outputs["loss"]))
+            self._stop_unless(trainer.strategy.reduce_boolean_decision(finite, all=True), trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # These are the same in all processes.
         finite = torch.stack([weight.isfinite().all() for weight in pl_module.parameters()])
         self._stop_unless(bool(finite.all()), trainer)
 
     def _stop_unless(self, finite: bool, trainer: Trainer) -> None:
-        """All processes of a run decide together, since each sees the loss of its own images only."""
-        if trainer.strategy.reduce_boolean_decision(finite, all=True):
+        if finite:
             return
         rates = ", ".join(f"{name.removeprefix('learning_rate/')} {rate:.3g}" for name, rate in self.rates.items())
         kept = f"{self.last} keeps the last whole epoch" if self.last.exists() else "no epoch was whole"
