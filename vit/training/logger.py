@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,9 +115,10 @@ class WriteMetrics(Callback):
 
 
 class StopWhereDiverged(Callback):
-    """Ends a training whose loss or weights are no numbers any more, before it is saved.
+    """Ends a training whose weights are no numbers any more, as they are after a loss that is none; before they are saved.
 
-    The loss is looked at only where it is read anyway: in each step it would make a GPU wait for the CPU.
+    Only where the loss is read anyway: to look in each step would make a GPU wait for the CPU. The weights are the same
+    in all processes of a run, which therefore decide alike without a word.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -128,18 +128,8 @@ class StopWhereDiverged(Callback):
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         self.rates = learning_rates(trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
-        if is_logged(trainer):  # each process sees the loss of its own images only, and all must decide alike
-            finite = math.isfinite(float(outputs["loss"]))
-            self._stop_unless(trainer.strategy.reduce_boolean_decision(finite, all=True), trainer)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # These are the same in all processes.
-        finite = torch.stack([weight.isfinite().all() for weight in pl_module.parameters()])
-        self._stop_unless(bool(finite.all()), trainer)
-
-    def _stop_unless(self, finite: bool, trainer: Trainer) -> None:
-        if finite:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if not is_logged(trainer) or torch.stack([w.isfinite().all() for w in pl_module.parameters()]).all():
             return
         rates = ", ".join(f"{name.removeprefix('learning_rate/')} {rate:.3g}" for name, rate in self.rates.items())
         kept = f"{self.last} keeps the last whole epoch" if self.last.exists() else "no epoch was whole"
