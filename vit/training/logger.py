@@ -115,7 +115,7 @@ class WriteMetrics(Callback):
 
 
 class StopWhereDiverged(Callback):
-    """Ends a training whose weights are no numbers any more, as they are after a loss that is none; before they are saved.
+    """Ends a training whose weights are no numbers, as they are after a loss that is none, before they are saved.
 
     Only where the loss is read anyway: to look in each step would make a GPU wait for the CPU. The weights are the same
     in all processes of a run, which therefore decide alike without a word.
