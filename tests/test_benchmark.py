@@ -194,9 +194,10 @@ def test_torchvisions_data_path_gives_what_ours_gives(pillow: bool) -> None:
     data = ImageData(ImageSet("noise", ("a", "b"), split, split), validation=0, batch_size=16, seed=0)
     loader = torchvision_loader(split, Augmentation(trivial_augment=True, erasing=0.25), data, pillow=pillow)
     iterator = iter(loader)
+    batches = [next(iterator)]  # by then the workers are up
     for worker in iterator._workers:  # type: ignore[attr-defined]
         os.kill(worker.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
-    batches = list(iterator)
+    batches += iterator
     assert [batch[0].shape for batch in batches] == [(16, 3, 16, 16), (16, 3, 16, 16), (8, 3, 16, 16)]
     assert {batch[0].dtype for batch in batches} == {torch.float32}
     lowest, highest = (((side - torch.tensor(data.mean)) / torch.tensor(data.std)).view(3, 1, 1) for side in (0, 1))
