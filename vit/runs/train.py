@@ -30,7 +30,7 @@ from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import SETTINGS, Resumed, resume
 from vit.settings import PLACES, Stopped, TrainSettings, UserError
 from vit.training.averaging import AverageWeights
-from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
+from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, in_short, load, write_atomically
 from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, StopWhereDiverged, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
@@ -124,7 +124,7 @@ def train(
             gradient_clip_val=settings.clip or None,
             deterministic=settings.deterministic or None,
             callbacks=[
-                progress := ShowProgress(console),
+                ShowProgress(console),
                 StopWhereDiverged(folder),
                 AttentionLogger(
                     _shown(data, classes, names),
@@ -158,17 +158,7 @@ def train(
             if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
                 write_atomically(folder / LAST, checkpoint.read_bytes())
             if facts.epoch < settings.epochs:
-                try:
-                    trainer.fit(classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
-                except (OSError, UserError):
-                    raise
-                except Exception as error:
-                    if stop.received is not None:  # another process stopped first, and the connection to it broke
-                        raise Stopped(stop.received) from error
-                    if checkpoint is not None and not progress.began:
-                        reason = " ".join(str(error).split())[:120]
-                        raise UserError(f"{checkpoint} cannot be gone on with ({reason})") from error
-                    raise
+                _fit(trainer, classifier(vit, settings, data, device), data, checkpoint, stop)
             if not leader:
                 return None
             # The one look at the test images: the file that evaluate reads, by the function that it calls.
@@ -248,6 +238,20 @@ def _smaller(settings: TrainSettings) -> str:
     if settings.resume is not None:
         return "a resumed run keeps its sizes; free memory, try device=cpu, or begin a run with a smaller batch_size"
     return f"lower batch_size={settings.batch_size}, dim or depth, or image_size"
+
+
+def _fit(trainer: Trainer, model: Classifier, data: ImageData, checkpoint: Path | None, stop: StopOnSignal) -> None:
+    """Raises Stopped if a signal came, and UserError if the checkpoint does not hold what Lightning goes on from."""
+    try:
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+    except (OSError, UserError):
+        raise
+    except Exception as error:
+        if stop.received is not None:  # another process stopped first, and the connection to it broke
+            raise Stopped(stop.received) from error
+        if checkpoint is not None and not stop.began:
+            raise UserError(f"{checkpoint} cannot be gone on with ({in_short(error)})") from error
+        raise
 
 
 def averaging(settings: TrainSettings, device: Device) -> list[Callback]:

@@ -85,7 +85,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
         for weights in parts:
             _refuse_misfit(facts, weights, largest=path.stat().st_size)
     except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch
-        raise UserError(f"{path} is broken or no checkpoint of this program ({_in_short(error)}){other}") from error
+        raise UserError(f"{path} is broken or no checkpoint of this program ({in_short(error)}){other}") from error
     if odd := [name for weights in parts for name, value in weights.items() if not value.isfinite().all()]:
         raise UserError(f"{path} holds weights that are not finite ({odd[0]}): its training has diverged{other}")
     return content, facts
@@ -223,5 +223,6 @@ class SaveCheckpoints(Checkpoint):
         self.best_accuracy, self.best_epoch = state_dict["best_accuracy"], state_dict["best_epoch"]
 
 
-def _in_short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
+    """An error of torch or Lightning in one line."""
     return " ".join(str(error).split())[:120] or type(error).__name__

@@ -68,7 +68,7 @@ class WriteMetrics(Callback):
             return
         kept = [row for row in read_metrics(self.file) if int(row["epoch"]) <= self.finished]
         epochs = [int(row["epoch"]) for row in kept]
-        if epochs != list(range(self.finished + 1 - max(1, len(kept)), self.finished + 1)) and self.finished:
+        if self.finished and epochs != [*range(min(epochs, default=0), self.finished + 1)]:
             raise UserError(f"{self.file} is damaged (it lacks epochs): move it away to go on without what it says")
         self._write(kept)
 
@@ -87,7 +87,8 @@ class WriteMetrics(Callback):
         if not is_logged(trainer):
             return
         values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
-        values |= {**self.rates, "throughput/images_per_second": self.images / self.seconds}
+        values |= {f"learning_rate/{name}": rate for name, rate in self.rates.items()}
+        values["throughput/images_per_second"] = self.images / self.seconds
         self.images, self.seconds = 0, 0.0
         if trainer.logger is not None:
             trainer.logger.log_metrics(values, step=trainer.global_step)
@@ -115,23 +116,19 @@ class WriteMetrics(Callback):
 
 
 class StopWhereDiverged(Callback):
-    """Ends a training whose weights are no numbers, as they are after a loss that is none, before they are saved.
+    """Ends a training whose weights are nan or infinite, as they are after such a loss, before they are saved.
 
-    Only where the loss is read anyway: to look in each step would make a GPU wait for the CPU. The weights are the same
-    in all processes of a run, which therefore decide alike without a word.
+    It looks only where the loss is read anyway: in each step, a GPU would wait for the CPU. All processes of a run hold
+    the same weights, and so decide alike.
     """
 
     def __init__(self, folder: Path) -> None:
         self.last = folder / LAST
-        self.rates: dict[str, float] = {}
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        self.rates = learning_rates(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if not is_logged(trainer) or torch.stack([w.isfinite().all() for w in pl_module.parameters()]).all():
             return
-        rates = ", ".join(f"{name.removeprefix('learning_rate/')} {rate:.3g}" for name, rate in self.rates.items())
+        rates = ", ".join(f"{name} {rate:.3g}" for name, rate in learning_rates(trainer).items())
         kept = f"{self.last} keeps the last whole epoch" if self.last.exists() else "no epoch was whole"
         raise UserError(
             f"the loss or a weight is nan or infinite by step {trainer.global_step} (learning rate: {rates}): "
@@ -145,9 +142,9 @@ def is_logged(trainer: Trainer) -> bool:
 
 
 def learning_rates(trainer: Trainer) -> dict[str, float]:
-    """Of the step under way, by tag."""
+    """By the name of the optimiser's part; before a step those that it takes, after it those of the next."""
     groups = trainer.optimizers[0].param_groups
-    return {f"learning_rate/{group['name']}": group["lr"] for group in groups if group["name"] in ("muon", "adamw")}
+    return {group["name"]: group["lr"] for group in groups if group["name"] in ("muon", "adamw")}
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
