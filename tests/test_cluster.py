@@ -1,6 +1,5 @@
 """Two processes that torchrun or SLURM has started make one run, which learns what one process learns."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -10,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.running import REPOSITORY, only_run
+from tests.running import REPOSITORY, TINY, call, only_run
+from vit.runs.cluster import launcher
 from vit.training.checkpoint import read_checkpoint
+from vit.training.logger import read_metrics
 
 SCRIPT = str(REPOSITORY / "scripts" / "train.py")
 # In float32 by AdamW, with nothing drawn at random: the same steps, but for the order of sums.
@@ -41,16 +42,21 @@ def by_torchrun(words: list[str], place: Path) -> list[tuple[int, str, str]]:
 
 def by_slurm(words: list[str], place: Path) -> list[tuple[int, str, str]]:
     """What srun tells each of its two processes; there is no srun here."""
+    return finish([[sys.executable, SCRIPT, *words]] * 2, [told_by_srun(rank) for rank in "01"], place)
+
+
+def told_by_srun(rank: str) -> dict[str, str]:
     job = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_JOB_NAME": "vit"}
     job |= {"SLURM_JOB_ID": str(10_000 + os.getpid() % 10_000), "SLURM_NODELIST": "127.0.0.1"}
-    ranks = [{**job, "SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
-    return finish([[sys.executable, SCRIPT, *words]] * 2, ranks, place)
+    return {**job, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}
 
 
-@pytest.fixture
-def alone(words: list[str], tmp_path: Path, train: Callable) -> Path:
-    assert train([*words, *PLAIN, f"runs={tmp_path / 'alone'}"]) == 0
-    return only_run(tmp_path / "alone")
+@pytest.fixture(scope="module")
+def alone(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("alone")
+    with pytest.MonkeyPatch.context() as patch:
+        assert call("train", ["data=folder", f"data.root={tiny}", f"runs={runs}", *TINY, *PLAIN], patch) == 0
+    return only_run(runs)
 
 
 @pytest.mark.parametrize("launch", [by_torchrun, by_slurm])
@@ -62,7 +68,7 @@ def test_H1_H2_a_launchers_processes_make_one_run(
     run = only_run(tmp_path / "runs")
     assert len(list(run.glob("events*"))) == 1
     assert sum(out.count("test accuracy") for _, out, _ in ended) == 1
-    first, second = (list(csv.DictReader((folder / "metrics.csv").open())) for folder in (alone, run))
+    first, second = (read_metrics(folder / "metrics.csv") for folder in (alone, run))
     for one, two in zip(first, second, strict=True):
         for name in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
             assert float(one[name]) == pytest.approx(float(two[name]), abs=1e-3)
@@ -71,8 +77,18 @@ def test_H1_H2_a_launchers_processes_make_one_run(
         torch.testing.assert_close(weights[0][name], weights[1][name], atol=2e-3, rtol=0)
 
 
-def test_another_number_of_processes_than_devices_is_refused(words: list[str], tmp_path: Path) -> None:
-    for status, _, err in by_slurm([*words, "epochs=1"], tmp_path):
-        assert status == 1
-        assert "error: devices=1, but 2 of the 2 processes were started here" in err
+def test_another_number_of_processes_than_devices_is_refused(
+    words: list[str],
+    tmp_path: Path,
+    train: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    for name, value in told_by_srun("0").items():
+        monkeypatch.setenv(name, value)
+    launcher.cache_clear()
+    request.addfinalizer(launcher.cache_clear)
+    assert train([*words, "epochs=1"]) == 1
+    assert "error: devices=1, but 2 of the 2 processes were started here" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
