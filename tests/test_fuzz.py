@@ -75,26 +75,8 @@ KEYS = st.sampled_from([*TrainSettings.names(), *EvaluateSettings.names(), *Pred
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)
 GRAMMAR = st.text(st.sampled_from(list("[]{}()$'\"\\,=:+-~*.!@#%&|;<>?/ \t\n019aeEnul_é")), max_size=12)
 NUMBERS = st.one_of(st.integers(-(10**25), 10**25), st.floats(allow_nan=True)).map(str)
-WORTHWHILE = st.sampled_from(
-    [
-        "null",
-        "None",
-        "true",
-        "nan",
-        "inf",
-        "-1",
-        "0",
-        "1e309",
-        "[8,8]",
-        "[]",
-        "{}",
-        "${heads}",
-        "${oc.env:HOME}",
-        "~x",
-        "",
-    ]
-)
-VALUES = st.one_of(TEXT, GRAMMAR, NUMBERS, WORTHWHILE, st.sampled_from(["8", "shapes", "quick", "cls", "adamw"]))
+OTHERS = "null None true nan inf -1 0 1e309 [8,8] [] {} ${heads} ${oc.env:HOME} ~x 8 shapes quick cls adamw"
+VALUES = st.one_of(TEXT, GRAMMAR, NUMBERS, st.sampled_from(OTHERS.split()))
 WORDS = st.one_of(
     st.tuples(KEYS, VALUES).map("=".join),
     st.tuples(st.sampled_from(["+", "++", "~", "--", "-", "@"]), KEYS, VALUES).map(
