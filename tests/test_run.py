@@ -369,6 +369,7 @@ def started_by(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("started_by")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine of one core
 def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train: Callable) -> None:
     for workers in (0, 2):
         assert train([*words, "epochs=2", f"workers={workers}", f"runs={tmp_path / str(workers)}"]) == 0
