@@ -133,7 +133,7 @@ def test_terabytes_are_refused_before_any_memory_is_taken(sizes: dict[str, Any],
     [
         (torch.zeros(1).expand(1 << 40), "larger than the file"),
         (torch.zeros(3), "size mismatch"),
-        (torch.zeros(8, dtype=torch.complex64), "no plain float32"),
+        (torch.zeros(8, dtype=torch.complex64), "no plain floating-point"),
         (torch.zeros(8).to_sparse(), ""),
         ("text", ""),
     ],

@@ -22,7 +22,7 @@ from vit.model import ViT
 from vit.settings import PLACES, TrainSettings, UserError
 
 LAST, BEST = "last.ckpt", "best.ckpt"
-WEIGHTS = torch.float32, torch.strided
+FLOATS = torch.float32, torch.bfloat16, torch.float16
 FOLDER = 0x10  # the bit of a member of a zip
 LARGEST_TABLE = 1 << 28  # values that a network computes when it is built, such as those of its positions
 
@@ -143,8 +143,8 @@ def _refuse_misfit(facts: Facts, weights: dict[str, torch.Tensor], *, largest: i
         network = ViT(**{**facts.model, "init": "xavier"})
     if sum(table.numel() for table in network.buffers()) > LARGEST_TABLE:
         raise ValueError("its network has too many tokens")
-    if odd := [name for name, value in weights.items() if (value.dtype, value.layout) != WEIGHTS]:
-        raise ValueError(f"{odd[0]} is no plain float32")
+    if odd := [name for name, value in weights.items() if value.dtype not in FLOATS or value.layout != torch.strided]:
+        raise ValueError(f"{odd[0]} holds no plain floating-point numbers")
     network.load_state_dict(_of_the_network(weights), assign=True)
 
 
