@@ -199,7 +199,7 @@ def _read_words(
     kept = []
     for word in arguments.overrides:
         name, sign, value = word.partition("=")
-        if name.startswith("hydra.") or "/" in name:
+        if name.startswith(("hydra.", "hydra/")):
             kept.append(word)
             continue
         known = [*table.names(), *(TrainSettings.names() if claimed is not None else [])]

@@ -265,7 +265,7 @@ FAULTS: dict[str, Callable[[Bench], list[str]]] = {
     "a loss that is infinite": partial(diverged, value=math.inf),
     "workers left alone": workers,
     **{
-        f"{LAST}: a bit at {share:.0%}": partial(damaged, name=LAST, change=flip(share))
+        f"{LAST}: a bit at {share:.1%}": partial(damaged, name=LAST, change=flip(share))
         for share in (0.0, 0.02, 0.1, 0.5, 0.9, 0.97, 0.999, 1.0)
     },
     **{
