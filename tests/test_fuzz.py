@@ -85,7 +85,7 @@ WORDS = st.one_of(
     GRAMMAR,
     TEXT,
     KEYS,
-    st.sampled_from(["--multirun", "-m", "--help", "-h", "--nonsense"]),
+    st.sampled_from(["--multirun", "-m", "--run", "--help", "-hx", "--cfg", "job", "-s", "--info", "--nonsense"]),
 )
 
 
