@@ -12,9 +12,9 @@ import pytest
 import torch
 from filelock import FileLock
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.running import TINY, only_run, run_apart
+from tests.same_runs import curves, differences
 from vit.training.checkpoint import read_checkpoint
 
 DIE_AT_STEP = """
@@ -39,30 +39,6 @@ def dying(part, path):
 dying.saves = 0
 checkpoint.os.replace = dying
 """
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return read_checkpoint(run / "last.ckpt")[0]["state_dict"]
-
-
-def assert_equal_runs(first: Path, second: Path) -> None:
-    one, two = weights(first), weights(second)
-    assert one.keys() == two.keys()
-    for name in one:
-        assert torch.equal(one[name], two[name]), name
-    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
-    assert curves(first) == curves(second)
-    assert {p.name: p.read_bytes() for p in (first / "pictures").iterdir()} == {
-        p.name: p.read_bytes() for p in (second / "pictures").iterdir()
-    }
-
-
-def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0, "images": 0})
-    events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("throughput")]
-    found = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
-    return found | {tag: [(event.step, 0.0) for event in events.Images(tag)] for tag in events.Tags()["images"]}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +75,7 @@ def test_C4_C5_C6_killed_at_step_19_of_32(
     run = only_run(tmp_path / "runs")
     assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 @pytest.mark.parametrize("save", [1, 4])
@@ -109,7 +85,7 @@ def test_C8_killed_within_a_save(save: int, words: list[str], whole: Path, tmp_p
     run = only_run(tmp_path / "runs")
     assert list(run.glob("*.part"))
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
     assert not list(run.glob("*.part"))
 
 
@@ -125,7 +101,7 @@ def test_R1_B7_a_signal_ends_the_step_and_says_how_to_go_on(
     assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert [step for step, _ in curves(run)["validation/accuracy"]] == [8, 16]
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 def test_C4_killed_before_the_first_checkpoint_begins_again(
@@ -135,7 +111,7 @@ def test_C4_killed_before_the_first_checkpoint_begins_again(
     run = only_run(tmp_path / "runs")
     assert not (run / "last.ckpt").exists()
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 def test_C6_more_epochs_are_announced_and_the_rate_is_planned_anew(

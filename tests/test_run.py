@@ -6,10 +6,11 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -383,6 +384,16 @@ def weights_hash(run: Path) -> str:
     return digest.hexdigest()
 
 
+@pytest.fixture(params=["fork", "spawn"])
+def started_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method(request.param, force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
+
+
+@pytest.mark.usefixtures("started_by")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine of one core
 def test_R8_D6_workers_change_no_number(words: list[str], tmp_path: Path, train: Callable) -> None:
     for workers in (0, 2):
         assert train([*words, "epochs=2", f"workers={workers}", f"runs={tmp_path / str(workers)}"]) == 0
@@ -406,6 +417,19 @@ def test_H2_H1_two_devices_share_one_folder(words: list[str], tmp_path: Path) ->
     assert process.stdout.count("test accuracy") == 1
     assert load(folder)[1].step == 2
     assert not [line for line in process.stderr.splitlines() if "warn" in line.lower()]
+
+
+def test_a_reader_that_leaves_ends_the_training_without_a_traceback(words: list[str], tmp_path: Path) -> None:
+    """As `| head -1` does."""
+    process = start([*words, "epochs=3"])
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+    assert (only_run(tmp_path / "runs") / "settings.json").exists()
 
 
 def test_R6_R7_a_log_file_gets_plain_lines_and_no_third_party_message(words: list[str]) -> None:

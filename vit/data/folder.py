@@ -6,8 +6,9 @@ import os
 import time
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from vit.data.image_set import Choose, ImageSet, Split
 from vit.settings import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # by content: an EPS would start Ghostscript
 BYTES_MAX = 1 << 28  # of one file in a zip, unpacked
 CHUNK = 500  # images a thread decodes at a time
 # Bytes a file from which on threads are used. With smaller ones they only pass Python's lock to and fro: to decode
@@ -69,14 +71,16 @@ def _list_folder(root: Path) -> tuple[list[str], Read]:
             seen.add(os.path.realpath(place))
             parent = Path(place).relative_to(top).as_posix()
             names += [f"{parent}/{name}" for name in (*files, *(f"{name}/" for name in folders))]
-    return [name for name in names if not _is_junk(name)], lambda name: (top / name).read_bytes()
+    return [name for name in names if not _is_junk(name)], lambda name: read_file(top / name)
 
 
 def _list_zip(root: Path) -> tuple[list[str], Read]:
     """As _list_folder. The zip is never unpacked onto the disk."""
     try:
+        if root.exists() and not root.is_file():
+            raise ValueError("a pipe or a device")
         archive = zipfile.ZipFile(root)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # a damaged one raises anything at all
         reason = "does not exist" if not root.exists() else f"is neither a folder nor a zip that can be read ({error})"
         raise UserError(f"{root} {reason}: a folder or zip with train/CLASS/… and test/CLASS/… is needed") from error
     members = {info.filename.replace("\\", "/"): info for info in archive.infolist()}  # \ : made on Windows
@@ -109,6 +113,13 @@ def _by_class(names: list[str], half: str, root: Path) -> dict[str, list[str]]:
     if empty := [f"{half}/{name}/" for name, images in classes.items() if not images]:
         raise UserError(f"{root}: no image in {', '.join(empty)}")
     return dict(sorted(classes.items()))  # "a b/" sorts before "a/", but "a b" after "a"
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file. Raises ValueError for a pipe or a device, which might never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("a pipe or a device")
+    return path.read_bytes()
 
 
 def _is_junk(name: str) -> bool:
@@ -145,9 +156,7 @@ def _decode_half(
         return stop
 
     said = time.monotonic()
-    with warnings.catch_warnings():  # for the whole process, hence here and not in each thread
-        warnings.filterwarnings("ignore", module="PIL")  # on an odd EXIF block or palette
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with quiet_pillow():
         decode_named(names[0])  # if it is damaged, this says so
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         with ThreadPoolExecutor(allowed if len(read(names[0])) > THREADS_FROM else 1) as pool:
@@ -158,13 +167,22 @@ def _decode_half(
     return Split(images, labels)
 
 
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """No remarks, and no image of more than 89 million pixels. For the whole process, hence not in each thread."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="PIL")  # on an odd EXIF block or palette
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
 def decode(data: bytes, image_size: tuple[int, int]) -> np.ndarray:
     """The bytes of a file to uint8 (H,W,3). Raises whatever Pillow does.
 
     Of the 70 µs for a CIFAR-10 JPEG, libjpeg takes 20; torchvision.io needs 23 in all, but is deprecated since 0.29.
     """
     height, width = image_size
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         if image.size != (width, height):
             image.draft(None, (2 * max(image_size),) * 2)  # a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size
         ImageOps.exif_transpose(image, in_place=True)

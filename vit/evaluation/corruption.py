@@ -181,12 +181,15 @@ def read_corrupted(folders: Sequence[str], *, shape: tuple[int, ...], classes: i
 
 def _read_set(file: Path, beside: Path, *, shape: tuple[int, ...], classes: int) -> list[Split]:
     try:
+        if not (file.is_file() and beside.is_file()):
+            raise ValueError("not both are files")
         images = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).permute(0, 3, 1, 2)
         labels = torch.from_numpy(np.load(beside, allow_pickle=False)).long()
-    except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
+    except Exception as error:  # a damaged file raises anything at all
         raise UserError(f"{file} or {beside.name} cannot be read: {' '.join(str(error).split())}") from error
-    if images.dtype != torch.uint8 or images.shape[1:] != shape or len(images) != len(labels):
-        what = f"{images.dtype} {tuple(images.shape)} and {len(labels)} labels"
+    fits = images.dtype == torch.uint8 and images.shape[1:] == shape and labels.shape == images.shape[:1] != (0,)
+    if not fits:
+        what = f"{images.dtype} {tuple(images.shape)} and {labels.numel()} labels"
         raise UserError(f"{file} holds {what}, not images {shape}")
     if {*labels.tolist()} != {*range(classes)}:
         raise UserError(f"{file} has {len(labels.unique())} classes, not the {classes} of the network")
