@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from vit.settings import UserError, show
 
 LONGEST = 100  # characters of a name
-UNSAID = {"runs", "resume", "device", "devices", "workers", "data.root", "data.url", "compile"}
+UNSAID = {"runs", "resume", "init_from", "device", "devices", "workers", "data.root", "data.url", "compile"}
 
 
 def run_name(changed: Mapping[str, object], now: float) -> str:

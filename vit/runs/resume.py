@@ -10,7 +10,7 @@ from vit.settings import TrainSettings, UserError, show
 from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint
 
 SETTINGS = "settings.json"
-PLACES = ("data.root", "data.url", "runs", "resume")  # are never in a checkpoint
+PLACES = ("data.root", "data.url", "runs", "resume", "init_from")  # are never in a checkpoint
 
 
 @dataclass(frozen=True)

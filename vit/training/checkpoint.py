@@ -18,6 +18,7 @@ from vit.model import ViT
 from vit.settings import UserError
 
 LAST, BEST = "last.ckpt", "best.ckpt"
+SAVED = "model.safetensors"  # by save_pretrained of transformers
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ def load(run: str | Path) -> tuple[ViT, Facts]:
 
 
 def find_checkpoint(run: str | Path) -> Path:
-    """The checkpoint that is meant: the file itself, or `last.ckpt` of a run folder."""
+    """The checkpoint that is meant: the file itself, `last.ckpt` of a run folder, or what transformers saves in one."""
     path = Path(run).expanduser()
     if path.is_dir():
-        path = path / LAST
+        path = path / (SAVED if (path / SAVED).is_file() else LAST)
         if not path.is_file():
             raise UserError(f"{path} is not there: no epoch of this run was finished, or this is no run folder")
     elif not path.is_file():
-        raise UserError(f"{path} is not there; a run folder or a .ckpt file is wanted")
+        raise UserError(f"{path} is not there; a run folder or a file of weights is wanted")
     return path
 
 

@@ -72,7 +72,7 @@ class WriteMetrics(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         groups = trainer.optimizers[0].param_groups
-        self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw")}
+        self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw", "head")}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
