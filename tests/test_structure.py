@@ -72,8 +72,7 @@ def lines_of_code(*files: Path) -> int:
 
 
 def test_size_stays_that_of_an_evening() -> None:
-    """The evening's reading is the model, the training and the way of a batch; sources, strong changes and other libraries' weights
-    are leaves.
+    """The evening's reading is the model, the training and the way of a batch; the rest of these folders are leaves.
 
     All of vit was meant to stay below 3,000, which dashboard, tab, predict, report and benchmark do not fit into.
     """
@@ -83,7 +82,7 @@ def test_size_stays_that_of_an_evening() -> None:
     assert leaves <= set(reading)
     assert lines_of_code(*(vit / "model").rglob("*.py")) <= 450
     assert lines_of_code(*(file for file in reading if file not in leaves)) <= 1200
-    assert lines_of_code(*modules()) <= 5450
+    assert lines_of_code(*modules()) <= 5740
     assert lines_of_code(*(REPOSITORY / "scripts").glob("*.py")) <= 100
     assert len(list((REPOSITORY / "configs").rglob("*.yaml"))) <= 12
 
