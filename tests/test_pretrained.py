@@ -214,7 +214,7 @@ def test_a_class_token_without_a_position() -> None:
             {"patch_embed.proj.weight": None},
             "or transformers has such names as cls_token",
         ),
-        ({"patch_embed.proj.weight": (128, 1, 4, 4)}, "of 1 channel"),
+        ({"patch_embed.proj.weight": (128, 1, 4, 4)}, "images of 1 channels instead of 3"),
         ({"norm.weight": torch.full((128,), torch.nan)}, "not finite are norm.weight"),
         ({"epoch": 3}, "other things than tensors"),
     ],

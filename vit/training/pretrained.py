@@ -92,7 +92,7 @@ def load(run: str | Path, *, heads: int | None = None, normalization: str | None
         if sum(value.nbytes for value in tensors.values()) > path.stat().st_size:  # a view may show a number often
             raise ValueError("its weights are larger than the file")
         return translate(tensors, heads=heads, normalization=normalization)
-    except (ValueError, LookupError, TypeError, RuntimeError) as error:  # tensors may have any shape
+    except (ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:  # names and shapes may be any
         raise UserError(f"{path} cannot be used: {' '.join(str(error).split())[:400]}") from error
 
 
@@ -192,7 +192,7 @@ def _fold_layer_scale(state: dict[str, Tensor]) -> None:
     for our in [our for our in state if our.endswith((".scale1", ".scale2"))]:
         gamma, scaled = state.pop(our), our.replace("scale1", "attention.proj").replace("scale2", "mlp.fc2")
         for name in {f"{scaled}.weight", f"{scaled}.bias"} & state.keys():
-            state[name] = (state[name].T * gamma).T
+            state[name] = (state[name].T * gamma).T.contiguous()
 
 
 def _settle_positions(state: dict[str, Tensor]) -> int:
