@@ -42,6 +42,8 @@ from vit.settings import BenchmarkSettings, EvaluateSettings, TrainSettings, Use
         ("--heads 8", "keys have no dashes; write heads=VALUE"),
         ("--epoch=8", "--epoch=8 is not an option"),
         ("heads=2,4", "add --multirun"),
+        ("position=rope patch_dropout=0.5", "does not go with position=rope"),
+        ("warmup=0.6 flat=0.5", "more than all steps"),
         ("position=rope,none", "add --multirun"),
         ("position=rope dim=96 heads=16", "needs dim / heads divisible by 4, not 6; heads can be 1 2 3 4 6 8 12 24"),
         ("position=rope dim=90 heads=9", "dim must be divisible by 4"),

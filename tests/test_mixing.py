@@ -216,6 +216,18 @@ def test_the_strong_augmentation_ends_after_its_share_of_the_steps(until: float,
     assert [at(module, step).targets.ndim == 2 for step in range(10)] == [step < strong_steps for step in range(10)]
 
 
+def test_patches_left_out_fall_evenly_to_none():
+    module = Classifier(tiny_vit(), mean=(0.5,) * 3, std=(0.2,) * 3, patch_dropout=0.5)
+    kept = []
+    for step in range(10):
+        module.trainer = SimpleNamespace(global_step=step, global_rank=0, estimated_stepping_batches=10)
+        kept.append(module.kept_patches(200))
+    assert [patches.shape for patches in kept] == [(200, n) for n in (8, 9, 10, 11, 12, 12, 13, 14, 15, 16)]
+    assert all((patches.diff(dim=1) > 0).all() for patches in kept)  # in order, none twice
+    counts = kept[0].flatten().bincount(minlength=16)
+    assert (counts - 100).abs().max() < 5 * 50**0.5  # each as often as the others
+
+
 def test_what_is_drawn_is_no_matter_for_autocast():
     """Or bf16 would move pixels of rotated images, and the picture of the first batch would not be what is learned."""
     augmentation = Augmentation(crop=2, trivial_augment=True, erasing=0.5, mixup=1.0, cutmix=1.0)

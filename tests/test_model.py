@@ -476,3 +476,17 @@ def test_chosen_kernel_is_the_one_that_runs(kernel: str, calls: int, monkeypatch
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: called.append(1) or fused(*a, **k))
     MultiHeadSelfAttention(16, 4)(noise(1, 7, 16))
     assert len(called) == calls
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": "cls"}, {"pool": "sequence", "registers": 2, "position": "learned"}])
+def test_a_network_of_some_patches_never_sees_the_others(options: dict) -> None:
+    """Whatever these hold; and all of them, named in order, are the whole image."""
+    vit = tiny_vit(**options)
+    kept = torch.tensor([[0, 3, 5, 10], [1, 2, 12, 15]])
+    images, other = noise(2, 3, 8, 8), noise(2, 3, 8, 8, seed=1)
+    place = torch.zeros(2, 16, dtype=torch.bool).scatter(1, kept, True).view(2, 1, 4, 4)
+    same = torch.where(place.repeat_interleave(2, 2).repeat_interleave(2, 3), images, other)
+    assert not torch.allclose(vit(images), vit(same), atol=1e-3)
+    assert_close(vit(images, kept), vit(same, kept))
+    assert not torch.allclose(vit(images, kept), vit(images), atol=1e-3)
+    assert_close(vit(images, torch.arange(16).expand(2, -1)), vit(images))

@@ -250,6 +250,13 @@ def test_a_learning_rate_without_warmup_begins_at_its_peak():
     assert factors(1, 0.0) == factors(1, 0.1) == factors(1, 1.0) == [1]
 
 
+def test_a_learning_rate_can_stay_before_it_falls():
+    plan = [learning_rate_factor(step, total=100, warmup=0.1, flat=0.5) for step in range(100)]
+    assert plan[:10] == pytest.approx(np.arange(1, 11) / 10)
+    assert plan[10:60] == [1] * 50
+    assert plan[60:] == pytest.approx(np.arange(40, 0, -1) / 40)
+
+
 def test_step_returns_the_loss_of_a_closure():
     parameter = nn.Parameter(torch.tensor([[3.0]]))
     optimizer = MuonAdamW([{"params": [parameter], "lr": 0.1}], dtype=torch.float32)

@@ -76,7 +76,7 @@ def whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EVERYTHING = "position=rope similarity=cosine registers=2 drop_path=0.3 pool=sequence ema=0.9"
-STRONG = "trivial_augment=true erasing=0.5 mixup=0.5 cutmix=1 augment_until=0.7"
+STRONG = "trivial_augment=true erasing=0.5 mixup=0.5 cutmix=1 augment_until=0.7 patch_dropout=0.4 flat=0.2"
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,7 @@ class TrainSettings(_Settings):
     )
     weight_decay: float = _key(0.05, "decoupled weight decay of matrices", "learning", at_least=0, at_most=10)
     warmup: float = _key(0.1, "share of all steps in which the rate rises", "learning", at_least=0, at_most=1)
+    flat: float = _key(0.0, "share of all steps in which the rate then stays", "learning", at_least=0, at_most=1)
     label_smoothing: float = _key(0.1, "share of the target spread evenly", "learning", **_FRACTION)
     ema: float = _key(0.0, "decay of the average of weights that is tested; 0: none", "learning", **_FRACTION)
     clip: float = _key(0.0, "largest gradient norm; 0: no clipping", "learning", at_least=0)
@@ -281,6 +282,12 @@ class TrainSettings(_Settings):
         "learning",
         at_least=0,
         at_most=1,
+    )
+    patch_dropout: float = _key(
+        0.0,
+        "share of its patches that an image lacks in the first step; falls to 0 in the last",
+        "learning",
+        **_FRACTION,
     )
 
     data: str = _key("cifar10", "source of the images", "data", choices=("cifar10", "cifar100", "folder", "shapes"))
@@ -334,6 +341,10 @@ class TrainSettings(_Settings):
         if self.position == "rope" and self.dim // self.heads % 4:
             advice = f"heads can be {divisors(self.dim // 4)}" if self.dim % 4 == 0 else "dim must be divisible by 4"
             raise UserError(f"position=rope needs dim / heads divisible by 4, not {self.dim // self.heads}; {advice}")
+        if self.position == "rope" and self.patch_dropout:
+            raise UserError("patch_dropout does not go with position=rope, which turns all patches")
+        if self.warmup + self.flat > 1:
+            raise UserError(f"warmup={show(self.warmup)} and flat={show(self.flat)} are more than all steps together")
         if self.crop >= min(self.image_size):
             raise UserError(f"crop={self.crop} must be smaller than image_size={show(list(self.image_size))}")
         if self.data == "folder" and self.data_root is None:

@@ -105,26 +105,31 @@ class ViT(nn.Module):
         """How many tokens that are no patch stand before the patches."""
         return self.pool.prefix_tokens + (0 if self.registers is None else self.registers.shape[1])
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+    def forward(self, images: Tensor, patches: Tensor | None = None) -> Tensor:
+        """Logits by all patches, or by those with the numbers (B,K) alone, which is not for position="rope"."""
+        return self.head(self.features(images, patches))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, patches: Tensor | None = None) -> Tensor:
         """The pooled vector, which the head classifies: (B,C,H,W) → (B,D)."""
-        x = self.embed(images)
+        x = self.embed(images, patches)
         for layer in self.layers:
             x = layer(x)
         return self.pool(self.without_registers(self.norm(x)))
 
-    def embed(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor, patches: Tensor | None = None) -> Tensor:
         """(B,C,H,W) → (B,T,D)."""
-        patches = x = self.patch_embedding(images)
+        embedded = x = self.patch_embedding(images)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
         x = self.position(x)
+        if patches is not None:
+            first = self.pool.prefix_tokens
+            kept = x[:, first:].gather(1, patches[..., None].expand(-1, -1, x.shape[2]))
+            x = torch.cat([x[:, :first], kept], dim=1)
         if self.registers is not None:
             first = self.pool.prefix_tokens
             x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], dim=1)
-        return self.dropout(x.to(patches.dtype))  # under autocast bf16, as all that layers add: less memory and time
+        return self.dropout(x.to(embedded.dtype))  # under autocast bf16, as all that layers add: less memory and time
 
     def without_registers(self, x: Tensor) -> Tensor:
         """(B,T,D) → the class token, if there is one, and the patches."""

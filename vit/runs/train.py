@@ -260,9 +260,11 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
         body_lr=settings.body_lr,
         weight_decay=settings.weight_decay,
         warmup=settings.warmup,
+        flat=settings.flat,
         label_smoothing=settings.label_smoothing,
         augmentation=Augmentation(**settings.group("augmentation")),
         augment_until=settings.augment_until,
+        patch_dropout=settings.patch_dropout,
         seed=settings.seed,
         muon_dtype=torch.bfloat16 if device.native_bf16 else torch.float32,
     )
@@ -308,7 +310,9 @@ def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int, dev
         line += f"\nepochs {before} → {settings.epochs}: augment_until now ends with epoch {until:.1f}"
     if settings.epochs != before:
         old, new = (
-            learning_rate_factor(min(resumed.step, n * steps), total=n * steps, warmup=settings.warmup)
+            learning_rate_factor(
+                min(resumed.step, n * steps), total=n * steps, warmup=settings.warmup, flat=settings.flat
+            )
             for n in (before, settings.epochs)
         )
         line += (

@@ -115,7 +115,10 @@ def parameter_groups(
     return head if body_lr == 0 else groups + head
 
 
-def learning_rate_factor(step: int, *, total: int, warmup: float) -> float:
-    """The share of its peak that the rate has in a step: rises over `warmup` of all steps, then falls evenly to 0."""
-    rising = warmup * total
-    return min((step + 1) / rising if rising >= 1 else 1.0, (total - step) / max(1.0, total - rising), 1.0)
+def learning_rate_factor(step: int, *, total: int, warmup: float, flat: float = 0.0) -> float:
+    """The share of its peak that the rate has in a step.
+
+    It rises over `warmup` of all steps, stays over `flat` of them, and falls evenly to 0.
+    """
+    rising, falling = warmup * total, total - (warmup + flat) * total
+    return min((step + 1) / rising if rising >= 1 else 1.0, (total - step) / max(1.0, falling), 1.0)
