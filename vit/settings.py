@@ -425,12 +425,12 @@ class PredictSettings(_Settings):
     checkpoint: str | None = _key(
         None, "run folder (its last.ckpt is taken), checkpoint, or another library's file", "checkpoint"
     )
-    heads: int | None = _key(None, "of another library's file; null: 64 wide each", "checkpoint", **_POSITIVE)
+    heads: int | None = _key(None, "of another library's file; null: 64 wide each", "network", **_POSITIVE)
     normalization: str | None = _key(
-        None, "of another library's file; null: as usual for it", "checkpoint", choices=("imagenet", "half")
+        None, "of another library's file; null: as usual for it", "network", choices=("imagenet", "half")
     )
     image_size: tuple[int, int] | None = _key(
-        None, "height and width for which positions are resized; null: the network's own", "checkpoint"
+        None, "height and width, to which positions are resized; null: the network's own", "network"
     )
     images: tuple[str, ...] = _key((), "an image, a folder of images, or [PATH,PATH]", "data")
     output: str = _key("predictions", "folder for the pictures and the page", "data")

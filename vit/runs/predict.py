@@ -1,6 +1,5 @@
 """What a checkpoint takes any image for, and where it looked."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from vit.runs.machine import advise_on_memory, plain_console
 from vit.settings import PredictSettings, UserError
 from vit.training.checkpoint import Facts, find_checkpoint, write_atomically
 from vit.training.precision import choose_device
-from vit.training.pretrained import fitted, load
+from vit.training.pretrained import load
 
 LIKELIEST = 5
 SIDE = 256  # pixels, about, of a picture
@@ -54,13 +53,7 @@ def predict(settings: PredictSettings) -> list[Prediction]:
     """
     console = plain_console()
     path = find_checkpoint(str(settings.checkpoint))
-    vit, facts = load(path, heads=settings.heads, normalization=settings.normalization)
-    if settings.image_size is not None:
-        other = dataclasses.replace(facts, model={**facts.model, "image_size": settings.image_size})
-        try:
-            vit, facts = fitted(vit, facts, other).eval(), other
-        except ValueError as error:
-            raise UserError(str(error)) from error
+    vit, facts = load(path, **settings.group("network"))
     files = image_files(settings.images)
     vit.to(choose_device(settings.device))
     about = f"epoch {facts.epoch}, {facts.weights} weights, trained on " if facts.settings else ""

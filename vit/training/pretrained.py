@@ -6,6 +6,7 @@ What a plain ViT has (pre-norm, exact GELU, learned positions, the class token o
 taken over exactly. Whatever has anything else is refused, since here it would compute something else.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -70,28 +71,38 @@ ODD_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of SO400M, H, g and G; i
 NORMALIZATIONS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "half": ((0.5,) * 3, (0.5,) * 3)}
 
 
-def load(run: str | Path, *, heads: int | None = None, normalization: str | None = None) -> tuple[ViT, Facts]:
+def load(
+    run: str | Path,
+    *,
+    heads: int | None = None,
+    normalization: str | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> tuple[ViT, Facts]:
     """The network of a run, a checkpoint or another library's file, in eval mode, and its facts.
 
-    heads and normalization are for files of other libraries: see `translate`. Code in a file is never run. Raises
-    UserError if it is missing, broken or something else.
+    heads and normalization are for files of other libraries: see `translate`. For another image_size than its own, see
+    `fitted`. Code in a file is never run. Raises UserError if it is missing, broken or something else.
     """
     path = find_checkpoint(run)
     content = {"facts": None} if path.suffix == ".ckpt" else _read_tensors(path)
-    if "facts" in content:
-        vit, facts = checkpoint.load(path)
-        if normalization is not None or heads not in (None, facts.model["heads"]):
-            raise UserError(f"{path} is of this program, and knows its heads and its normalization: leave them out")
-        return vit, facts
-    tensors = content.get("model", content.get("state_dict", content))
-    if "model" in content:  # so the authors of DeiT and MAE wrap their files
-        normalization = normalization or "imagenet"
     try:
-        if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
-            raise ValueError("it holds other things than tensors; save the state dict alone")
-        if sum(value.nbytes for value in tensors.values()) > path.stat().st_size:  # a view may show a number often
-            raise ValueError("its weights are larger than the file")
-        return translate(tensors, heads=heads, normalization=normalization)
+        if "facts" in content:
+            vit, facts = checkpoint.load(path)
+            if normalization is not None or heads not in (None, facts.model["heads"]):
+                raise ValueError("it is of this program, and knows its heads and its normalization: leave them out")
+        else:
+            if "model" in content and normalization is None:  # so the authors of DeiT and MAE wrap their files
+                normalization = "imagenet"
+            tensors = content.get("model", content.get("state_dict", content))
+            if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
+                raise ValueError("it holds other things than tensors; save the state dict alone")
+            if sum(value.nbytes for value in tensors.values()) > path.stat().st_size:  # a view may show a number often
+                raise ValueError("its weights are larger than the file")
+            vit, facts = translate(tensors, heads=heads, normalization=normalization)
+        if image_size is None:
+            return vit, facts
+        after = dataclasses.replace(facts, model=facts.model | {"image_size": image_size})
+        return fitted(vit, facts, after).eval(), after
     except (ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:  # names and shapes may be any
         raise UserError(f"{path} cannot be used: {' '.join(str(error).split())[:400]}") from error
 
@@ -247,8 +258,6 @@ def fitted(source: ViT, before: Facts, after: Facts) -> ViT:
 
 def resized_positions(embedding: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Bicubic, as an image of D channels; those of prefix tokens stay: (1,T,D) → (1,T',D)."""
-    if old == new:
-        return embedding
     prefix, patches = embedding.split([embedding.shape[1] - old[0] * old[1], old[0] * old[1]], dim=1)
     picture = patches.mT.unflatten(2, old)
     return torch.cat([prefix, F.interpolate(picture, new, mode="bicubic", antialias=True).flatten(2).mT], dim=1)
