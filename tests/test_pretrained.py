@@ -44,7 +44,7 @@ def of_transformers(network: str, config: str, **changes: Any) -> Case:
 
     sizes = {"image_size": SIZE, "patch_size": 4, "num_hidden_layers": 2, "num_attention_heads": HEADS}
     sizes |= {"hidden_size": 128, "intermediate_size": 256, "mlp_ratio": 2, "num_labels": 5}
-    built = getattr(transformers, network)(getattr(transformers, config)(**sizes | changes))
+    built = getattr(transformers, network)(getattr(transformers, config)(**sizes), **changes)
     if network.endswith("Model"):
         return built, lambda network, images: network(images).last_hidden_state[:, 0]
     return built, lambda network, images: network(images).logits
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str | None, Callable[[], Case]]] = {
         lambda: timm_vit(num_classes=0, init_values=0.1, reg_tokens=4, no_embed_class=True),
     ),
     "transformers, ViT": ("transformers", lambda: of_transformers("ViTForImageClassification", "ViTConfig")),
-    "transformers, DINO": ("transformers", lambda: of_transformers("ViTModel", "ViTConfig")),
+    "transformers, DINO": ("transformers", lambda: of_transformers("ViTModel", "ViTConfig", add_pooling_layer=False)),
     "transformers, DINOv2": ("transformers", lambda: of_transformers("Dinov2Model", "Dinov2Config")),
     "transformers, DINOv2 with registers": (
         "transformers",

@@ -16,7 +16,9 @@ SIZES = ("image_size", "patch_size")
 GENTLE = {"optimizer": "adamw", "lr": 1e-3, "body_lr": 0.1}  # lest the first steps forget what is there
 
 
-def begin_from(settings: TrainSettings, typed: Collection[str]) -> tuple[TrainSettings, dict[str, str], ViT, Facts]:
+def begin_from(
+    settings: TrainSettings, typed: Collection[str]
+) -> tuple[TrainSettings, dict[str, str], tuple[ViT, Facts]]:
     """The settings with the file's architecture, who set these, and the file's network and facts.
 
     Of what was not typed, sizes are the file's too and, unless a recipe was, the learning rates are gentle. Raises
@@ -33,4 +35,4 @@ def begin_from(settings: TrainSettings, typed: Collection[str]) -> tuple[TrainSe
     begun = {key: value for key, value in begun.items() if key not in typed}
     checked = TrainSettings.from_values({**own, **begun, "init_from": None})
     by_file = {key: "init_from" for key in begun if checked.values()[key] != TrainSettings().values()[key]}
-    return dataclasses.replace(checked, init_from=str(path)), by_file, vit, facts
+    return dataclasses.replace(checked, init_from=str(path)), by_file, (vit, facts)

@@ -80,7 +80,7 @@ def train(
             given |= {key: "command line" for key in typed if key != "resume"}
         source = None
         if settings.init_from is not None:  # which a run that has finished an epoch no longer needs
-            settings, by_file, *source = begin_from(settings, settings.names() if resumed else typed)
+            settings, by_file, source = begin_from(settings, settings.names() if resumed else typed)
             given = {**given, **by_file}
         device = choose(settings.device, settings.precision, devices=settings.devices)
         root = Path(settings.data_root or "data").expanduser().resolve()

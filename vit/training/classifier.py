@@ -93,8 +93,9 @@ class Classifier(LightningModule):
         return {"loss": loss, "accuracy": accuracy}
 
     def configure_optimizers(self) -> Any:
-        rates = {"lr": self.lr, "muon_lr": self.muon_lr, "body_lr": self.body_lr}
-        groups = parameter_groups(self.vit, **rates, weight_decay=self.weight_decay)
+        groups = parameter_groups(
+            self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay, body_lr=self.body_lr
+        )
         optimizer = MuonAdamW(groups, dtype=self.muon_dtype)
         total = int(self.trainer.estimated_stepping_batches)
         factor = partial(learning_rate_factor, total=total, warmup=self.warmup, flat=self.flat)

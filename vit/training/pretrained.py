@@ -84,7 +84,7 @@ def load(
     `fitted`. Code in a file is never run. Raises UserError if it is missing, broken or something else.
     """
     path = find_checkpoint(run)
-    content = {"facts": None} if path.suffix == ".ckpt" else _read_tensors(path)
+    content: dict[str, Any] = {"facts": None} if path.suffix == ".ckpt" else _read_tensors(path)
     try:
         if "facts" in content:
             vit, facts = checkpoint.load(path)
@@ -93,7 +93,7 @@ def load(
         else:
             if "model" in content and normalization is None:  # so the authors of DeiT and MAE wrap their files
                 normalization = "imagenet"
-            tensors = content.get("model", content.get("state_dict", content))
+            tensors: Any = content.get("model", content.get("state_dict", content))
             if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
                 raise ValueError("it holds other things than tensors; save the state dict alone")
             if sum(value.nbytes for value in tensors.values()) > path.stat().st_size:  # a view may show a number often
@@ -147,7 +147,7 @@ def translate(
     side = _settle_positions(state)
     hidden = len(state.get("layers.0.mlp.fc1.weight", ()))
     heads_known = heads or ODD_HEADS.get(dim, 0 if dim % 64 else dim // 64)
-    model = {
+    model: dict[str, Any] = {
         "image_size": (side * patch_size, side * patch_size),
         "patch_size": patch_size,
         "channels": channels,
