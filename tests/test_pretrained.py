@@ -313,7 +313,8 @@ def test_a_run_begins_with_a_files_weights_at_other_sizes(
     out = capsys.readouterr().out
     assert "torchvision's ViT, dim 16, 2 layers of 2 heads (8 wide), patches of 4 at 16" in out
     assert "by init_from" in out
-    vit, facts = load(only_run(tmp_path / "runs"))
+    run = only_run(tmp_path / "runs")
+    vit, facts = load(run)
     assert facts.model["image_size"] == (8, 8)
     assert (facts.model["pool"], facts.model["position"], facts.model["mlp_ratio"]) == ("cls", "learned", 1.5)
     assert {name: facts.settings[name] for name in ("optimizer", "lr", "body_lr")} == {
@@ -324,7 +325,11 @@ def test_a_run_begins_with_a_files_weights_at_other_sizes(
     assert "init_from" not in facts.settings
     source, before = load(file, heads=2)
     assert_close(vit.state_dict(), fitted(source, before, facts).state_dict())
-    assert_close(vit.state_dict()["layers.1.mlp.fc1.weight"], source.state_dict()["layers.1.mlp.fc1.weight"])
+    assert_close(vit.layers.state_dict(), source.layers.state_dict())
+    for name in ("last.ckpt", "best.ckpt"):
+        (run / name).unlink()
+    assert train([f"resume={run}"]) == 0  # no epoch was finished: it begins again, with the file
+    assert_close(load(run)[0].state_dict(), vit.state_dict())
 
 
 def test_a_frozen_body_stays_and_is_seen(
@@ -334,10 +339,13 @@ def test_a_frozen_body_stays_and_is_seen(
     assert "could not be drawn" not in capsys.readouterr().out
     run = only_run(tmp_path / "runs")
     assert list((run / "pictures").glob("*_methods.png"))
+    source, _ = load(file, heads=2)
     file.unlink()  # a resumed run needs it no longer
     assert train([f"resume={run}", "epochs=2"]) == 0
     vit, facts = load(run)
     assert facts.epoch == 2
+    assert_close(vit.layers.state_dict(), source.layers.state_dict(), atol=0, rtol=0)
+    assert_close(vit.cls_token, source.cls_token, atol=0, rtol=0)
     assert vit.head.weight.count_nonzero() > 0
 
 
