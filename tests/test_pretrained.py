@@ -312,7 +312,8 @@ def test_a_run_begins_with_a_files_weights_at_other_sizes(
     assert train([*words, f"init_from={file}", "patch_size=2", "lr=0", "epochs=1"]) == 0
     out = capsys.readouterr().out
     assert "torchvision's ViT, dim 16, 2 layers of 2 heads (8 wide), patches of 4 at 16" in out
-    assert "by init_from" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("by init_from")]
+    assert set(line.split()[2:]) >= {"pool=cls", "position=learned", "similarity=dot", "init=xavier", "body_lr=0.1"}
     run = only_run(tmp_path / "runs")
     vit, facts = load(run)
     assert facts.model["image_size"] == (8, 8)

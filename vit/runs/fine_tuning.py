@@ -34,5 +34,4 @@ def begin_from(
     begun |= {} if "recipe" in typed else GENTLE
     begun = {key: value for key, value in begun.items() if key not in typed}
     checked = TrainSettings.from_values({**own, **begun, "init_from": None})
-    by_file = {key: "init_from" for key in begun if checked.values()[key] != TrainSettings().values()[key]}
-    return dataclasses.replace(checked, init_from=str(path)), by_file, (vit, facts)
+    return dataclasses.replace(checked, init_from=str(path)), dict.fromkeys(begun, "init_from"), (vit, facts)
