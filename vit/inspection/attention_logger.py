@@ -160,7 +160,8 @@ class AttentionLogger(Callback):
     def _look(self, trainer: Trainer, module: Any, step: int) -> None:
         vit: ViT = module.vit
         with torch.enable_grad():
-            seen = vit.attend(normalize(self.shown.images.to(module.device), module.mean, module.std))
+            images = normalize(self.shown.images.to(module.device), module.mean, module.std)
+            seen = vit.attend(images.requires_grad_())  # for gradients of maps where weights are frozen
             matrices = method_matrices(seen)
         with torch.no_grad():
             maps = read_matrices(matrices, seen.readout, grid=vit.grid)

@@ -28,9 +28,10 @@ class EncoderLayer(nn.Module):
         rotary_grid: tuple[int, int] | None = None,
         prefix_tokens: int = 0,
         drop_path: float = 0.0,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attention = MultiHeadSelfAttention(
             dim,
             heads,
@@ -41,7 +42,7 @@ class EncoderLayer(nn.Module):
             rotary_grid=rotary_grid,
             prefix_tokens=prefix_tokens,
         )
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp = MLP(dim, max(1, int(dim * mlp_ratio)), dropout=dropout)
         self.drop_path = DropPath(drop_path)
 

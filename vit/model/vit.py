@@ -56,6 +56,7 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        norm_eps: float = 1e-6,
         init: str = "xavier",
     ) -> None:
         super().__init__()
@@ -85,10 +86,11 @@ class ViT(nn.Module):
                 rotary_grid=self.grid if position == "rope" else None,
                 prefix_tokens=self.prefix_tokens,
                 drop_path=drop_path * index / (depth - 1) if depth > 1 else drop_path,
+                norm_eps=norm_eps,
             )
             for index in range(depth)
         )
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
         self.head = nn.Linear(dim, classes)
 
         initialize(self, init)

@@ -29,8 +29,9 @@ from vit.inspection.pictures import printable
 from vit.runs.machine import advise_on_memory, hardware, plain_console, tune_allocator
 from vit.runs.report_files import print_part, to_html, to_json, to_tensorboard
 from vit.settings import EvaluateSettings, TrainSettings, UserError, show
-from vit.training.checkpoint import LAST, Facts, find_checkpoint, load, write_atomically
+from vit.training.checkpoint import LAST, Facts, find_checkpoint, write_atomically
 from vit.training.precision import choose_device
+from vit.training.pretrained import load
 from vit.training.progress import LINE_EVERY, duration
 
 
@@ -139,6 +140,8 @@ def checkpoints(place: str) -> list[Path]:
 
 def read(path: Path, settings: EvaluateSettings, claimed: Mapping[str, object], passes: PassCount) -> Network:
     vit, facts = load(path)
+    if not facts.settings:
+        raise UserError(f"{path} does not say on which images and classes to evaluate it; see docs/pretrained.md")
     own = TrainSettings.from_values({**facts.settings, "data.root": settings.data_root})
     for key, value in claimed.items():
         if key not in facts.settings:

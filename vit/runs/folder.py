@@ -12,7 +12,7 @@ from vit.runs.cluster import launcher, word_of_the_first
 from vit.settings import UserError, show
 
 LONGEST = 100  # characters of a name
-UNSAID = {"runs", "resume", "device", "devices", "workers", "data.root", "data.url", "compile"}
+UNSAID = {"runs", "resume", "init_from", "device", "devices", "workers", "data.root", "data.url", "compile"}
 
 
 def run_name(changed: Mapping[str, object], now: float) -> str:

@@ -19,8 +19,9 @@ from vit.inspection.pictures import headed, jpeg, method_sheet, png, printable
 from vit.model import Attention, ViT
 from vit.runs.machine import advise_on_memory, plain_console
 from vit.settings import PredictSettings, UserError
-from vit.training.checkpoint import Facts, find_checkpoint, load, write_atomically
+from vit.training.checkpoint import Facts, find_checkpoint, write_atomically
 from vit.training.precision import choose_device
+from vit.training.pretrained import load
 
 LIKELIEST = 5
 SIDE = 256  # pixels, about, of a picture
@@ -50,13 +51,13 @@ def predict(settings: PredictSettings) -> list[Prediction]:
     With explorer, also a page of all of them. Raises UserError where a file is missing or, when all others are done,
     where one is no image.
     """
-    assert settings.checkpoint is not None
     console = plain_console()
-    path = find_checkpoint(settings.checkpoint)
-    vit, facts = load(path)
+    path = find_checkpoint(str(settings.checkpoint))
+    vit, facts = load(path, **settings.group("network"))
     files = image_files(settings.images)
     vit.to(choose_device(settings.device))
-    console.print(f"checkpoint   {path}: epoch {facts.epoch}, {facts.weights} weights, trained on {facts.images}")
+    about = f"epoch {facts.epoch}, {facts.weights} weights, trained on " if facts.settings else ""
+    console.print(f"checkpoint   {path}: {about}{facts.images}")
     output = Path(settings.output).expanduser()
     room = page_room(vit) if settings.explorer else 0
     found: list[Prediction] = []
@@ -170,7 +171,8 @@ def explore(vit: ViT, facts: Facts, path: Path, shown: Sequence[Prediction], kep
         largest=explorer.LARGEST,
         encode=jpeg,
     )
-    return explorer.explorer_page(path.resolve().parent.name, blobs, step=facts.step)
+    name = path.resolve().parent.name if facts.settings else path.name
+    return explorer.explorer_page(name, blobs, step=facts.step)
 
 
 def picture(prediction: Prediction, vit: ViT, names: Mapping[str, str]) -> np.ndarray:

@@ -25,6 +25,7 @@ from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.cluster import launcher, machines
+from vit.runs.fine_tuning import begin_from
 from vit.runs.folder import is_leader, lock_folder, shared_folder
 from vit.runs.machine import advise_on_memory, plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
@@ -36,6 +37,7 @@ from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, StopWhereDiverged, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
 from vit.training.precision import Device, choose
+from vit.training.pretrained import fitted
 from vit.training.progress import ShowProgress, count, duration
 from vit.training.signals import StopOnSignal
 
@@ -78,6 +80,10 @@ def train(
             default = TrainSettings().values()
             given = {key: "the run" for key, value in settings.values().items() if value != default[key]}
             given |= {key: "command line" for key in typed if key != "resume"}
+        source = None
+        if settings.init_from is not None:  # which a run that has finished an epoch no longer needs
+            settings, by_file, source = begin_from(settings, settings.names() if resumed else typed)
+            given = {**given, **by_file}
         device = choose(settings.device, settings.precision, devices=settings.devices)
         nodes = machines(settings)
         processes = nodes * settings.devices
@@ -98,7 +104,7 @@ def train(
         torch.manual_seed(settings.seed)
         facts = _facts(settings, image_set, data, device, resumed)
         began -= 60 * facts.minutes  # as if one process had done it all, without a break
-        vit = ViT(**facts.model)
+        vit = fitted(*source, facts) if source else ViT(**facts.model)
         changed = {key: settings.values()[key] for key in typed}
         folder = resumed.folder if resumed else shared_folder(Path(settings.runs), changed)
         command = _command(typed, resumed)
@@ -109,6 +115,8 @@ def train(
             console.print(
                 banner(settings, given, vit=vit, image_set=image_set, data=data, device=device, folder=folder)
             )
+            if source:
+                console.print(f"begins with {settings.init_from}: {source[1].images}")
             if resumed:
                 console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader()), device))
         classes = tuple(map(printable, image_set.classes))
@@ -268,6 +276,7 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
         std=data.std,
         lr=settings.lr,
         muon_lr=settings.muon_lr if settings.optimizer == "muon" else None,
+        body_lr=settings.body_lr,
         weight_decay=settings.weight_decay,
         warmup=settings.warmup,
         flat=settings.flat,

@@ -25,6 +25,7 @@ LAST, BEST = "last.ckpt", "best.ckpt"
 FLOATS = torch.float32, torch.bfloat16, torch.float16
 FOLDER = 0x10  # the bit of a member of a zip
 LARGEST_TABLE = 1 << 28  # values that a network computes when it is built, such as those of its positions
+SAVED = "model.safetensors"  # by save_pretrained of transformers
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ def load(run: str | Path) -> tuple[ViT, Facts]:
 
 
 def find_checkpoint(run: str | Path) -> Path:
-    """The checkpoint that is meant: the file itself, or `last.ckpt` of a run folder."""
+    """The checkpoint that is meant: the file itself, `last.ckpt` of a run folder, or what transformers saves in one."""
     path = Path(run).expanduser()
     if path.is_dir():
-        path = path / LAST
+        path = path / (SAVED if (path / SAVED).is_file() else LAST)
         if not path.is_file():
             raise UserError(f"{path} is not there: no epoch of this run was finished, or this is no run folder")
     elif not path.is_file():
-        raise UserError(f"{path} is not there; a run folder or a .ckpt file is wanted")
+        raise UserError(f"{path} is not there; a run folder or a file of weights is wanted")
     return path
 
 

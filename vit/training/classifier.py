@@ -20,7 +20,8 @@ class Classifier(LightningModule):
     mean and std are those of each channel, scaled to 0–1. augment_until is the share of all steps after which only crop
     and flip are left of the augmentation. patch_dropout is the share of its patches that an image lacks in the first
     step (Liu et al. 2022, arXiv 2208.07220); it falls evenly to 0 in the last. muon_lr None means AdamW for everything;
-    muon_dtype is the type of Muon's products.
+    muon_dtype is the type of Muon's products. body_lr is the share of the rates by which all but the head learns; at 0
+    it is frozen.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Classifier(LightningModule):
         std: tuple[float, ...],
         lr: float = 1e-3,
         muon_lr: float | None = 0.02,
+        body_lr: float = 1.0,
         weight_decay: float = 0.05,
         warmup: float = 0.1,
         flat: float = 0.0,
@@ -46,6 +48,9 @@ class Classifier(LightningModule):
         self.mean, self.std = mean, std
         self.lr, self.muon_lr, self.weight_decay, self.warmup = lr, muon_lr, weight_decay, warmup
         self.flat = flat
+        self.body_lr = body_lr
+        if body_lr == 0:
+            vit.requires_grad_(False).head.requires_grad_(True)
         self.label_smoothing = label_smoothing
         self.augmentation = augmentation or Augmentation()
         self.augment_until = augment_until
@@ -88,7 +93,9 @@ class Classifier(LightningModule):
         return {"loss": loss, "accuracy": accuracy}
 
     def configure_optimizers(self) -> Any:
-        groups = parameter_groups(self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay)
+        groups = parameter_groups(
+            self.vit, lr=self.lr, muon_lr=self.muon_lr, weight_decay=self.weight_decay, body_lr=self.body_lr
+        )
         optimizer = MuonAdamW(groups, dtype=self.muon_dtype)
         total = int(self.trainer.estimated_stepping_batches)
         factor = partial(learning_rate_factor, total=total, warmup=self.warmup, flat=self.flat)

@@ -144,7 +144,7 @@ def is_logged(trainer: Trainer) -> bool:
 def learning_rates(trainer: Trainer) -> dict[str, float]:
     """By the name of the optimiser's part; before a step those that it takes, after it those of the next."""
     groups = trainer.optimizers[0].param_groups
-    return {group["name"]: group["lr"] for group in groups if group["name"] in ("muon", "adamw")}
+    return {group["name"]: group["lr"] for group in groups if group["name"] in ("muon", "adamw", "head")}
 
 
 def _wait_for_a_later_name(folder: Path) -> None:

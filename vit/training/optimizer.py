@@ -78,15 +78,20 @@ class MuonAdamW(AdamW):
                 matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-rate)
 
 
-def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, weight_decay: float) -> list[dict]:
+def parameter_groups(
+    network: nn.Module, *, lr: float, muon_lr: float | None, weight_decay: float, body_lr: float = 1.0
+) -> list[dict]:
     """Groups for `MuonAdamW`: the matrices of the encoder's layers go to Muon, unless muon_lr is None.
 
-    Weights of linear layers decay; biases, norms, all tokens, positions and scales do not.
+    Weights of linear layers decay; biases, norms, all tokens, positions and scales do not. body_lr is the share of the
+    rates by which all but `network.head` learns; at 0 it is in no group.
     """
     matrices = {id(module.weight) for module in network.modules() if isinstance(module, nn.Linear)}
     encoder = {id(parameter) for layer in network.layers for parameter in layer.parameters()}  # type: ignore[union-attr]
     muon, decay, no_decay = [], [], []
-    for parameter in network.parameters():
+    for name, parameter in network.named_parameters():
+        if body_lr != 1 and name.startswith("head."):
+            continue  # below
         if id(parameter) not in matrices:
             no_decay.append(parameter)
         elif muon_lr is not None and id(parameter) in encoder:
@@ -94,12 +99,20 @@ def parameter_groups(network: nn.Module, *, lr: float, muon_lr: float | None, we
         else:
             decay.append(parameter)
     groups = [
-        {"params": decay, "lr": lr, "weight_decay": weight_decay, "name": "adamw"},
-        {"params": no_decay, "lr": lr, "name": "adamw_no_decay"},
+        {"params": decay, "lr": body_lr * lr, "weight_decay": weight_decay, "name": "adamw"},
+        {"params": no_decay, "lr": body_lr * lr, "name": "adamw_no_decay"},
     ]
     if muon_lr is not None:
-        groups.append({"params": muon, "lr": muon_lr, "weight_decay": weight_decay, "muon": True, "name": "muon"})
-    return groups
+        rate = body_lr * muon_lr
+        groups.append({"params": muon, "lr": rate, "weight_decay": weight_decay, "muon": True, "name": "muon"})
+    if body_lr == 1:
+        return groups
+    weight, bias = network.get_parameter("head.weight"), network.get_parameter("head.bias")
+    head = [
+        {"params": [weight], "lr": lr, "weight_decay": weight_decay, "name": "head"},
+        {"params": [bias], "lr": lr, "name": "head_no_decay"},
+    ]
+    return head if body_lr == 0 else groups + head
 
 
 def learning_rate_factor(step: int, *, total: int, warmup: float, flat: float = 0.0) -> float:
