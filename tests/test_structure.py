@@ -53,7 +53,7 @@ def test_only_the_command_line_knows_hydra_and_the_table_knows_no_torch() -> Non
 
 LEAVES = {
     "data": ("cifar", "folder", "shapes", "download", "trivial_augment", "mixing"),
-    "training": ("pretrained",),
+    "training": ("pretrained", "untrusted"),
 }
 
 
