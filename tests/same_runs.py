@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vit.training.checkpoint import read_checkpoint
 
-MEASURED = ("minutes", "command")  # of result.json: they tell what happened, and may differ
+MEASURED = ("minutes", "command", "commit")  # of result.json: they tell what happened, and may differ
 
 
 def differences(first: Path, second: Path) -> list[str]:

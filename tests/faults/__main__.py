@@ -22,7 +22,7 @@ from tests.faults.training import Bench
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=60, metavar="N", help="how many (default 60, two minutes)")
+    parser.add_argument("--kills", type=int, default=60, metavar="N", help="how many (default 60, four minutes)")
     parser.add_argument("--faults", type=int, default=len(FAULTS), metavar="N", help="the first N others (default all)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="mistakes that the kills must find")
