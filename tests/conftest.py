@@ -1,6 +1,7 @@
 """A data set of 64 small images, and the two commands as functions."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.browser import CHROMIUM, Page
-from tests.running import TINY, call
+from tests.running import TINY, call, only_run
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pixels = np.clip(grey + draw.integers(-100, 100, (8, 8, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def small_run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch and one layer, only to be read."""
+    runs = tmp_path_factory.mktemp("small")
+    words = ["data=folder", f"data.root={tiny}", f"runs={runs}", *TINY, "epochs=1", "depth=1"]
+    with pytest.MonkeyPatch.context() as patch:
+        assert call("train", words, patch) == 0
+    return only_run(runs)
+
+
+@pytest.fixture
+def finished(small_run: Path, tmp_path: Path) -> Path:
+    """A copy of that run, for the test to do with as it likes."""
+    return Path(shutil.copytree(small_run, tmp_path / "runs" / small_run.name))
 
 
 @pytest.fixture

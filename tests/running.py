@@ -1,7 +1,10 @@
 """Ways to run the two commands, within this process or in one of their own."""
 
+import multiprocessing
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,27 @@ train(Path({str(REPOSITORY / "configs")!r}))
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def run_apart(words: list[str], *, before: str = "") -> subprocess.CompletedProcess[str]:
+    """As `start`, until it ends; the process is forked from one that has imported torch, which takes seconds."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([__name__, "vit.command_line", "vit.runs.train"])
+    with tempfile.TemporaryDirectory() as folder:
+        said = [Path(folder, name) for name in ("out", "err")]
+        process = forks.Process(target=_train, args=(words, before, *said))
+        process.start()
+        process.join()
+        out, err = (file.read_text() for file in said)
+    assert process.exitcode is not None
+    return subprocess.CompletedProcess(words, process.exitcode, out, err)
+
+
+def _train(words: list[str], before: str, out: Path, err: Path) -> None:
+    from vit.command_line import train
+
+    for number, file in ((1, out), (2, err)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["train.py", *words]
+    exec(before, {})
+    train(REPOSITORY / "configs")

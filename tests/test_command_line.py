@@ -41,6 +41,11 @@ from vit.settings import BenchmarkSettings, EvaluateSettings, TrainSettings, Use
         ("--heads=8", "keys have no dashes; write heads=VALUE"),
         ("--heads 8", "keys have no dashes; write heads=VALUE"),
         ("--epoch=8", "--epoch=8 is not an option"),
+        ("-heads=8", "ignored explicit argument 'eads=8'"),
+        ("--cfg nonsense", "invalid choice: 'nonsense'"),
+        ("--run --multirun", "--run and --multirun do not go together"),
+        ("--shell-completion", "is not offered"),
+        ("a/b=(", "a/b is not a key here"),
         ("heads=2,4", "add --multirun"),
         ("position=rope patch_dropout=0.5", "does not go with position=rope"),
         ("warmup=0.6 flat=0.5", "more than all steps"),
@@ -125,7 +130,7 @@ def test_H8_any_path_can_be_typed(
     runs = tmp_path / name
     data = words[1].partition("=")[2]
     (tmp_path / f"{name}-data").symlink_to(data)
-    typed = [*words, "depth=1", "epochs=1", f"runs={runs}", f"data.root={tmp_path / f'{name}-data'}"]
+    typed = [*words, "depth=1", "epochs=1", "batch_size=48", f"runs={runs}", f"data.root={tmp_path / f'{name}-data'}"]
     assert train([word for word in typed if word not in words[1:3]]) == 0, capsys.readouterr().err
     run = only_run(runs)
     out = capsys.readouterr().out

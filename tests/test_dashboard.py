@@ -17,6 +17,8 @@ from vit.inspection.figures import filter_figure, position_figure
 from vit.inspection.pictures import printable
 from vit.model import ViT
 
+ONE_STEP = ["epochs=1", "batch_size=48"]
+
 
 def trained(train: Callable, capsys: pytest.CaptureFixture, words: list[str]) -> str:
     """What a run printed that reached its end."""
@@ -30,9 +32,9 @@ def trained(train: Callable, capsys: pytest.CaptureFixture, words: list[str]) ->
 def test_images_that_are_not_square_reach_the_projector(
     size: str, words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    out = trained(train, capsys, [*words, "epochs=1", f"image_size={size}", "patch_size=2"])
+    out = trained(train, capsys, [*words, *ONE_STEP, f"image_size={size}", "patch_size=2"])
     assert "could not be drawn" not in out
-    with Image.open(only_run(tmp_path / "runs") / "00008" / "features" / "sprite.png") as sprite:
+    with Image.open(only_run(tmp_path / "runs") / "00001" / "features" / "sprite.png") as sprite:
         assert sprite.size == (4 * 32, 4 * 32)  # 16 validation images
 
 
@@ -56,11 +58,10 @@ def test_classes_may_have_any_name(
             os.makedirs(os.fsencode(folder))
             for i in range(24):
                 Image.new("RGB", (8, 8), (9 * i, 90 * grey, 0)).save(os.fsdecode(folder / f"{i}.png"))
-    out = trained(
-        train, capsys, ["data=folder", f"data.root={tmp_path / 'images'}", f"runs={tmp_path / 'runs'}", *TINY]
-    )
+    places = [f"data.root={tmp_path / 'images'}", f"runs={tmp_path / 'runs'}"]
+    out = trained(train, capsys, ["data=folder", *places, *TINY, *ONE_STEP])
     assert "could not be drawn" not in out
-    lines = (only_run(tmp_path / "runs") / "00048" / "features" / "metadata.tsv").read_text().splitlines()
+    lines = (only_run(tmp_path / "runs") / "00001" / "features" / "metadata.tsv").read_text().splitlines()
     assert len(lines) == 16
     assert set(lines) == {printable(name) for name in names}
 
@@ -79,8 +80,8 @@ def test_a_picture_that_fails_costs_one_line(
         raise ValueError("a strange\nimage")
 
     monkeypatch.setattr(attention_logger, "matrix_figure", failing)
-    out = trained(train, capsys, [*words, "epochs=1"])
-    assert "attention at step 8 could not be drawn (ValueError: a strange image)" in out
+    out = trained(train, capsys, [*words, *ONE_STEP])
+    assert "attention at step 1 could not be drawn (ValueError: a strange image)" in out
     assert "test accuracy" in out
 
 
@@ -93,7 +94,7 @@ def test_maps_too_large_for_the_memory_are_not_made(
         assert 0 < images_that_fit(ViT(image_size=128, patch_size=4)) < 10
         assert images_that_fit(ViT(image_size=256, patch_size=4)) == 0
     monkeypatch.setattr(attention_logger, "MEMORY", 1000)
-    assert "attention is not drawn" in trained(train, capsys, [*words, "epochs=1"])
+    assert "attention is not drawn" in trained(train, capsys, [*words, *ONE_STEP])
 
 
 def test_thumbnails_of_large_images_are_small() -> None:

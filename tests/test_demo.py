@@ -26,7 +26,7 @@ def test_it_is_small_and_loads_as_any_run(result: dict) -> None:
     assert sum(file.stat().st_size for file in DEMO.iterdir()) < 6e6
     assert sum(parameter.numel() for parameter in vit.parameters()) == result["parameters"]
     assert all(parameter.dtype == torch.float32 for parameter in vit.parameters())
-    assert facts.settings == result["settings"]
+    assert result["settings"].items() <= facts.settings.items()  # which has the keys of today
     assert facts.epoch == result["passes"]
 
 

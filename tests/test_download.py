@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,13 +26,14 @@ class Handler(BaseHTTPRequestHandler):
     """The path of the request says how the server behaves."""
 
     asked: list[str]
+    over: threading.Event  # the test, and with it the waiting of a server that says no more
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
         if self.path == "/missing":
             return self.send_error(404)
         if self.path == "/silent":
-            time.sleep(1)  # longer than the test waits
+            self.over.wait()
             return None
         if self.path.startswith("/to/"):
             self.send_response(302)
@@ -44,14 +46,13 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.path == "/stalls":
             self.wfile.write(body[:1000])
-            time.sleep(1)
+            self.over.wait()
         elif self.path == "/truncated":
             self.wfile.write(body[:1000])
-        elif self.path in ("/slow", "/slower"):
-            for start in range(0, len(body), 10_000 if self.path == "/slow" else 5_000):
-                step = 10_000 if self.path == "/slow" else 5_000
-                self.wfile.write(body[start : start + step])
-                time.sleep(0.06)
+        elif self.path == "/slow":
+            for start in range(0, len(body), 10_000):
+                self.wfile.write(body[start : start + 10_000])
+                time.sleep(0.1)
         else:
             self.wfile.write(body)
         return None
@@ -71,10 +72,12 @@ class Server(ThreadingHTTPServer):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(Handler, "asked", [], raising=False)
+    monkeypatch.setattr(Handler, "over", threading.Event(), raising=False)
     with Server(("127.0.0.1", 0), Handler) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}"
+        Handler.over.set()
         running.shutdown()
         thread.join()
 
@@ -85,7 +88,7 @@ def refused_address() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}/x"
 
 
-def failure(tmp_path: Path, *urls: str, timeout: float = 0.2) -> str:
+def failure(tmp_path: Path, *urls: str, timeout: float = 20) -> str:
     """The one line of a download that must fail, after which nothing may lie in the folder."""
     with pytest.raises(NoSourceError) as caught:
         download(tmp_path / "a.tar.gz", urls=urls, md5=MD5, timeout=timeout, say=lambda line: None)
@@ -101,15 +104,15 @@ def test_good(server: str, tmp_path: Path, path: str) -> None:
     assert (tmp_path / "a.tar.gz").read_bytes() == BODY
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.tar.gz"]
     assert lines[0] == f"downloading a.tar.gz from {server.removeprefix('http://')}"
-    assert "0.1 MB in 0 s" in lines[-1]
+    assert re.search(r"0\.1 MB in \d+ s", lines[-1])
 
 
 def test_D1_a_slow_source_is_waited_for_and_says_how_far_it_is(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.1)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.25)
     lines: list[str] = []
-    download(tmp_path / "a.tar.gz", urls=[server + "/slow"], md5=MD5, timeout=0.4, say=lines.append)  # takes 0.6 s
+    download(tmp_path / "a.tar.gz", urls=[server + "/slow"], md5=MD5, timeout=1, say=lines.append)  # takes 1.1 s
     assert (tmp_path / "a.tar.gz").read_bytes() == BODY
     progress = [line for line in lines if "left" in line]
     assert 2 <= len(progress) <= 8
@@ -154,7 +157,8 @@ def test_D1_the_second_source_is_tried_and_the_first_ones_reason_said(server: st
     ],
 )
 def test_D2_a_bad_source_is_named_with_its_reason(server: str, tmp_path: Path, path: str, reason: str) -> None:
-    assert failure(tmp_path, server + path) == (
+    timeout = 0.2 if reason == "timed out" else 20
+    assert failure(tmp_path, server + path, timeout=timeout) == (
         f"a.tar.gz could not be downloaded ({server.removeprefix('http://')}: {reason})"
     )
 
@@ -169,10 +173,9 @@ def test_D2_all_sources_are_named_in_one_line(server: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "http://10.255.255.1/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "nonsense", ""]
 )
-def test_D2_only_https_is_asked(tmp_path: Path, url: str) -> None:
-    started = time.monotonic()
+def test_D2_only_https_is_asked(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host was looked for"))
     assert "is not https" in failure(tmp_path, url)
-    assert time.monotonic() - started < 1
 
 
 def test_a_malformed_address_is_a_reason_and_no_password_is_shown(tmp_path: Path) -> None:
@@ -232,7 +235,7 @@ with module.file_lock(file):
 
 
 def test_D4_two_processes_download_once(server: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROCESS, module.__file__, str(tmp_path / "a"), f"{server}/slower", MD5]
+    command = [sys.executable, "-c", PROCESS, module.__file__, str(tmp_path / "a"), f"{server}/slow", MD5]
     root = Path(module.__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     both = [
@@ -242,7 +245,7 @@ def test_D4_two_processes_download_once(server: str, tmp_path: Path) -> None:
     said = sorted(process.communicate(timeout=30)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0], said
     assert (tmp_path / "a").read_bytes() == BODY
-    assert Handler.asked == ["/slower"]
+    assert Handler.asked == ["/slow"]
     assert said[0] in ("another process is downloading a; waiting\n", "")  # "": it came when all was done
     assert "downloading a from" in said[1]
 

@@ -147,7 +147,7 @@ def test_deletion_and_insertion_of_a_network_that_is_known() -> None:
     for name, heat in maps.items():
         deletion, insertion = deletion_and_insertion(classify, images, labels, heat, grey=grey)
         assert deletion.shape == insertion.shape == (100, 17)
-        whole, empty = (classify(part).softmax(1)[:, 0] for part in (images, torch.zeros_like(images)))
+        whole, empty = (classify(part).double().softmax(1)[:, 0] for part in (images, torch.zeros_like(images)))
         assert_close(deletion[:, 0], whole)
         assert_close(deletion[:, -1], empty)
         assert_close(insertion[:, 0], empty)
@@ -182,10 +182,10 @@ def test_a_head_whose_values_are_zero_is_not_missed() -> None:
     assert_close(vit.attend(images, without(silent)).logits, vit(images), atol=1e-6, rtol=0)
     assert (vit.attend(images, without(other)).logits - vit(images)).abs().max() > 1e-3
     data = Split(pixels(40, 3, 8, 8), torch.arange(40) % 5)
-    part = report.heads(Subject(vit, (0.5,) * 3, (0.25,) * 3), data, data, lambda items, _: items)
+    part = report.heads(Subject(vit, (0.5,) * 3, (0.25,) * 3), data, data)
     assert part.values["heads"]["lost"][0, 1] == 0
     assert len(part.values["heads"]["ranking"]) == 8
-    unranked = report.heads(Subject(vit, (0.5,) * 3, (0.25,) * 3), data, "no validation", lambda items, _: items)
+    unranked = report.heads(Subject(vit, (0.5,) * 3, (0.25,) * 3), data, "no validation")
     assert unranked.values["heads"]["ranking"] is None
 
 
@@ -252,16 +252,16 @@ def test_files_of_cifar_10_c_are_read_and_no_code_in_them_is_run(tmp_path: Path)
     np.save(tmp_path / "labels.npy", np.arange(20) % 10)
     np.save(tmp_path / "cifar10.1_v6_data.npy", images[:10])
     np.save(tmp_path / "cifar10.1_v6_labels.npy", np.arange(10))
-    found = read_corrupted(tmp_path, shape=(3, 32, 32), classes=10)
+    found = read_corrupted([str(tmp_path)], shape=(3, 32, 32), classes=10)
     assert list(found) == ["cifar10.1_v6", "fog"]
-    assert np.array_equal(found["fog"][0].permute(0, 2, 3, 1).numpy(), images)
-    assert found["cifar10.1_v6"][1].tolist() == list(range(10))
-    with pytest.raises(UserError, match="10 classes, not 100"):
-        read_corrupted(tmp_path, shape=(3, 32, 32), classes=100)
+    assert np.array_equal(found["fog"][0].images.permute(0, 2, 3, 1).numpy(), images)
+    assert found["cifar10.1_v6"][0].labels.tolist() == list(range(10))
+    with pytest.raises(UserError, match="10 classes, not the 100"):
+        read_corrupted([str(tmp_path)], shape=(3, 32, 32), classes=100)
     with pytest.raises(UserError, match="not images"):
-        read_corrupted(tmp_path, shape=(3, 8, 8), classes=10)
+        read_corrupted([str(tmp_path)], shape=(3, 8, 8), classes=10)
     np.save(tmp_path / "snow.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(UserError, match=r"snow\.npy .* cannot be read: .*Python objects"):
-        read_corrupted(tmp_path, shape=(3, 32, 32), classes=10)
+        read_corrupted([str(tmp_path)], shape=(3, 32, 32), classes=10)
     with pytest.raises(UserError, match="holds no"):
-        read_corrupted(tmp_path / "elsewhere", shape=(3, 32, 32), classes=10)
+        read_corrupted([str(tmp_path / "elsewhere")], shape=(3, 32, 32), classes=10)

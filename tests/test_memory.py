@@ -23,16 +23,18 @@ def test_R5_as_many_tensors_after_epoch_10_as_after_epoch_2(
     alive: list[tuple[int, int]] = []
     end = WriteMetrics.on_train_epoch_end
 
-    def counting(self: WriteMetrics, *arguments: Any) -> None:
-        end(self, *arguments)
+    def counting(self: WriteMetrics, trainer: Trainer, module: Classifier) -> None:
+        end(self, trainer, module)
+        if trainer.current_epoch not in (1, 9):  # counting takes half a second
+            return
         gc.collect()
         tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
         alive.append((len(tensors), sum(tensor.nbytes for tensor in tensors)))
 
     monkeypatch.setattr(WriteMetrics, "on_train_epoch_end", counting)
-    assert train([*words, "epochs=10", "ema=0.9", "trivial_augment=true", "cutmix=1"]) == 0
-    assert len(alive) == 10
-    assert alive[1] == alive[9]
+    assert train([*words, "batch_size=24", "epochs=10", "ema=0.9", "trivial_augment=true", "cutmix=1"]) == 0
+    assert len(alive) == 2
+    assert alive[0] == alive[1]
 
 
 def test_H17_nothing_of_a_sweeps_jobs_is_left_to_the_next(
@@ -50,7 +52,7 @@ def test_H17_nothing_of_a_sweeps_jobs_is_left_to_the_next(
         fit(self, module, data, **keywords)
 
     monkeypatch.setattr(Trainer, "fit", watched)
-    assert train([*words, "--multirun", "epochs=1", "seed=1,1,1", "ema=0.9"]) == 0
+    assert train([*words, "batch_size=48", "--multirun", "epochs=1", "seed=1,1,1", "ema=0.9"]) == 0
     assert left == [0, 0, 0]
 
 

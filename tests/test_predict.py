@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from tests.running import call, only_run
+from tests.running import call
 from vit.data import load_images, normalize
 from vit.data.folder import decode
 from vit.inspection import explorer, map_record
@@ -28,19 +28,12 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Predict:
     return lambda words: call("predict", words, monkeypatch)
 
 
-@pytest.fixture
-def run(words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture) -> Path:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    capsys.readouterr()
-    return only_run(tmp_path / "runs")
-
-
 def test_the_classes_and_probabilities_are_those_of_the_network(
-    run: Path, tiny: Path, tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture
+    small_run: Path, tiny: Path, tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture
 ) -> None:
-    assert predict([f"checkpoint={run}", f"images={tiny / 'test' / 'cat'}"]) == 0
+    assert predict([f"checkpoint={small_run}", f"images={tiny / 'test' / 'cat'}"]) == 0
     out = capsys.readouterr().out
-    vit, facts = load(run)
+    vit, facts = load(small_run)
     images = load_images("folder", root=tiny, image_size=(8, 8)).test.images
     shares = vit(normalize(images, facts.mean, facts.std)).softmax(1)
     for number in range(8):
@@ -57,17 +50,19 @@ def test_the_classes_and_probabilities_are_those_of_the_network(
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "I;16", "1"])
-def test_any_kind_and_size_of_image(mode: str, run: Path, tmp_path: Path, predict: Predict) -> None:
+def test_any_kind_and_size_of_image(mode: str, small_run: Path, tmp_path: Path, predict: Predict) -> None:
     name = "ウサギ, (1) a=b.png" if mode != "CMYK" else "ウサギ, (1) a=b.jpg"
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 70, 3), dtype=np.uint8))
     (picture if mode == "RGB" else picture.convert("L" if mode == "I;16" else mode).convert(mode)).save(tmp_path / name)
-    assert predict([f"checkpoint={run}", f"images={tmp_path / name}", "output=out put"]) == 0
+    assert predict([f"checkpoint={small_run}", f"images={tmp_path / name}", "output=out put"]) == 0
     assert (tmp_path / "out put" / f"{name}.png").is_file()
 
 
-def test_several_files_of_one_name_get_a_picture_each(run: Path, tiny: Path, tmp_path: Path, predict: Predict) -> None:
+def test_several_files_of_one_name_get_a_picture_each(
+    small_run: Path, tiny: Path, tmp_path: Path, predict: Predict
+) -> None:
     files = [tiny / "test" / name / "0.png" for name in ("cat", "dog")]
-    assert predict([f"checkpoint={run}", f"images=[{files[0]},{files[1]}]"]) == 0
+    assert predict([f"checkpoint={small_run}", f"images=[{files[0]},{files[1]}]"]) == 0
     first, second = ((tmp_path / "predictions" / name).read_bytes() for name in ("0.png.png", "_0.png.png"))
     assert first != second
 
@@ -79,7 +74,7 @@ def test_several_files_of_one_name_get_a_picture_each(run: Path, tiny: Path, tmp
 def test_what_is_no_image_gets_one_line(
     content: bytes | str | None,
     said: str,
-    run: Path,
+    small_run: Path,
     tmp_path: Path,
     predict: Predict,
     capsys: pytest.CaptureFixture,
@@ -89,18 +84,18 @@ def test_what_is_no_image_gets_one_line(
         place.mkdir()
     elif isinstance(content, bytes):
         place.write_bytes(content)
-    assert predict([f"checkpoint={run}", f"images={place}"]) != 0
+    assert predict([f"checkpoint={small_run}", f"images={place}"]) != 0
     printed = capsys.readouterr()
     assert len(printed.err.strip().splitlines()) == 1
     assert said in printed.out + printed.err
 
 
 def test_one_broken_file_does_not_stop_the_others(
-    run: Path, tiny: Path, tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture
+    small_run: Path, tiny: Path, tmp_path: Path, predict: Predict, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     good = tiny / "test" / "cat" / "0.png"
-    assert predict([f"checkpoint={run}", f"images=[{tmp_path / 'broken.png'},{good}]"]) != 0
+    assert predict([f"checkpoint={small_run}", f"images=[{tmp_path / 'broken.png'},{good}]"]) != 0
     printed = capsys.readouterr()
     assert "broken.png cannot be read as an image" in printed.out
     assert "1 of 2 files could not be read; the others are done" in printed.err
@@ -121,7 +116,7 @@ def explored(file: Path) -> map_record.MapRecord:
 
 
 def test_the_explorer_holds_the_maps_of_all_images(
-    run: Path,
+    small_run: Path,
     tiny: Path,
     tmp_path: Path,
     predict: Predict,
@@ -129,12 +124,12 @@ def test_the_explorer_holds_the_maps_of_all_images(
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setattr(predicting, "CHUNK", 3)  # 8 images come in three
-    assert predict([f"checkpoint={run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]) == 0
+    assert predict([f"checkpoint={small_run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]) == 0
     page = tmp_path / "predictions" / "explorer.html"
     out = capsys.readouterr().out
     assert re.search(rf"explorer +{re.escape(str(page))} \(0\.\d MB\)\n", out)
     header, images, maps, relevance = explored(page)
-    vit, facts = load(run)
+    vit, facts = load(small_run)
     tested = load_images("folder", root=tiny, image_size=(8, 8)).test.images[:8]
     expected = vit.attention_maps(normalize(tested, facts.mean, facts.std))[:, 0]
     step = expected.amax(dim=(-2, -1), keepdim=True) / 255
@@ -149,14 +144,14 @@ def test_the_explorer_holds_the_maps_of_all_images(
 
 
 def test_the_explorer_takes_as_many_images_as_a_page_should(
-    run: Path,
+    small_run: Path,
     tiny: Path,
     tmp_path: Path,
     predict: Predict,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    words = [f"checkpoint={run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]
+    words = [f"checkpoint={small_run}", f"images={tiny / 'test' / 'cat'}", "explorer=true"]
     monkeypatch.setattr(explorer, "LARGEST", 5 * 2 * 4**2)  # one layer, two heads, four tokens
     assert predict(words) == 0
     assert "it has room for the first 5 of 8 images" in capsys.readouterr().out

@@ -12,9 +12,9 @@ import pytest
 import torch
 from filelock import FileLock
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.running import TINY, only_run, start
+from tests.running import TINY, only_run, run_apart
+from tests.same_runs import curves, differences
 from vit.training.checkpoint import read_checkpoint
 
 DIE_AT_STEP = """
@@ -41,37 +41,12 @@ checkpoint.os.replace = dying
 """
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return read_checkpoint(run / "last.ckpt")[0]["state_dict"]
-
-
-def assert_equal_runs(first: Path, second: Path) -> None:
-    one, two = weights(first), weights(second)
-    assert one.keys() == two.keys()
-    for name in one:
-        assert torch.equal(one[name], two[name]), name
-    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
-    assert curves(first) == curves(second)
-    assert {p.name: p.read_bytes() for p in (first / "pictures").iterdir()} == {
-        p.name: p.read_bytes() for p in (second / "pictures").iterdir()
-    }
-
-
-def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0, "images": 0})
-    events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("throughput")]
-    found = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
-    return found | {tag: [(event.step, 0.0) for event in events.Images(tag)] for tag in events.Tags()["images"]}
-
-
 @pytest.fixture(scope="module")
 def whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted run of 4 epochs, 32 steps."""
     runs = tmp_path_factory.mktemp("whole")
-    process = start(["data=folder", f"data.root={tiny}", f"runs={runs}", *TINY, "epochs=4"])
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    process = run_apart(["data=folder", f"data.root={tiny}", f"runs={runs}", *TINY, "epochs=4"])
+    assert process.returncode == 0, process.stderr
     return only_run(runs)
 
 
@@ -95,24 +70,22 @@ def test_C4_C5_C6_killed_at_step_19_of_32(
     if extra:
         assert train([*words, *extra, f"runs={tmp_path / 'other'}", "epochs=4"]) == 0
         whole = only_run(tmp_path / "other")
-    process = start([*words, *extra, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal="SIGKILL"))
-    process.communicate()
+    process = run_apart([*words, *extra, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal="SIGKILL"))
     assert process.returncode == -signal.SIGKILL
     run = only_run(tmp_path / "runs")
     assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 @pytest.mark.parametrize("save", [1, 4])
 def test_C8_killed_within_a_save(save: int, words: list[str], whole: Path, tmp_path: Path, train: Callable) -> None:
-    process = start([*words, "epochs=4"], before=DIE_IN_SAVE.format(save=save))
-    process.communicate()
+    process = run_apart([*words, "epochs=4"], before=DIE_IN_SAVE.format(save=save))
     assert process.returncode == -signal.SIGKILL
     run = only_run(tmp_path / "runs")
     assert list(run.glob("*.part"))
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
     assert not list(run.glob("*.part"))
 
 
@@ -120,26 +93,25 @@ def test_C8_killed_within_a_save(save: int, words: list[str], whole: Path, tmp_p
 def test_R1_B7_a_signal_ends_the_step_and_says_how_to_go_on(
     name: str, status: int, words: list[str], whole: Path, tmp_path: Path, train: Callable
 ) -> None:
-    process = start([*words, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal=name))
-    out, err = process.communicate()
-    assert process.returncode == status, err
+    process = run_apart([*words, "epochs=4"], before=DIE_AT_STEP.format(step=19, signal=name))
+    assert process.returncode == status, process.stderr
     run = only_run(tmp_path / "runs")
-    assert f"resume={run}" in out
-    assert "Traceback" not in err
+    assert f"resume={run}" in process.stdout
+    assert "Traceback" not in process.stderr
     assert read_checkpoint(run / "last.ckpt")[1].epoch == 2
     assert [step for step, _ in curves(run)["validation/accuracy"]] == [8, 16]
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 def test_C4_killed_before_the_first_checkpoint_begins_again(
     words: list[str], whole: Path, tmp_path: Path, train: Callable
 ) -> None:
-    start([*words, "epochs=4"], before=DIE_AT_STEP.format(step=3, signal="SIGKILL")).communicate()
+    run_apart([*words, "epochs=4"], before=DIE_AT_STEP.format(step=3, signal="SIGKILL"))
     run = only_run(tmp_path / "runs")
     assert not (run / "last.ckpt").exists()
     assert train([f"resume={run}"]) == 0
-    assert_equal_runs(whole, run)
+    assert differences(whole, run) == []
 
 
 def test_C6_more_epochs_are_announced_and_the_rate_is_planned_anew(
@@ -159,7 +131,7 @@ def test_C6_more_epochs_are_announced_and_the_rate_is_planned_anew(
 def test_C10_eleven_epochs_go_on_with_the_twelfth(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=11", "depth=1"]) == 0
+    assert train([*words, "epochs=11", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     capsys.readouterr()
     assert train([f"resume={run}", "epochs=12"]) == 0
@@ -168,39 +140,34 @@ def test_C10_eleven_epochs_go_on_with_the_twelfth(
 
 
 def test_C8_a_broken_checkpoint_is_named_and_the_whole_one_offered(
-    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+    finished: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    content = (run / "last.ckpt").read_bytes()
-    (run / "last.ckpt").write_bytes(content[:1000])
+    content = (finished / "last.ckpt").read_bytes()
+    (finished / "last.ckpt").write_bytes(content[:1000])
     for command in (train, evaluate):
         capsys.readouterr()
         key = "resume" if command is train else "checkpoint"
-        assert command([f"{key}={run}"]) != 0
+        assert command([f"{key}={finished}"]) != 0
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert "last.ckpt is broken" in line
         assert "best.ckpt" in line
-    assert train([f"resume={run / 'best.ckpt'}"]) == 0
+    assert train([f"resume={finished / 'best.ckpt'}"]) == 0
 
 
-@pytest.mark.parametrize("word", ["heads=4", "seed=1", "data=shapes", "lr=0.5", "recipe=none"])
-def test_C11_a_contradiction_is_refused(
-    word: str, words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
-) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert train([f"resume={run}", word]) != 0
-    assert word.partition("=")[0] in capsys.readouterr().err
-    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert train([f"resume={run}", "heads=2"]) == 0
+def test_C11_a_contradiction_is_refused(finished: Path, train: Callable, capsys: pytest.CaptureFixture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    for word in ("heads=4", "seed=1", "data=shapes", "lr=0.5", "recipe=none"):
+        capsys.readouterr()
+        assert train([f"resume={finished}", word]) != 0
+        assert word.partition("=")[0] in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    assert train([f"resume={finished}", "heads=2"]) == 0
 
 
 def test_a_finished_run_is_tested_again(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
+    assert train([*words, "epochs=1", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     first = capsys.readouterr().out
     assert train([f"resume={run}"]) == 0
@@ -209,19 +176,17 @@ def test_a_finished_run_is_tested_again(
 
 
 def test_other_images_than_the_run_began_with_are_refused(
-    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+    finished: Path, tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    before = (run / "last.ckpt").read_bytes()
+    before = (finished / "last.ckpt").read_bytes()
     for part, number in (("train", 32), ("test", 8)):
         for name in ("cat", "dog"):
             (tmp_path / "other" / part / name).mkdir(parents=True)
             for i in range(number):
                 Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / "other" / part / name / f"{i}.png")
-    assert train([f"resume={run}", f"data.root={tmp_path / 'other'}", "epochs=2"]) != 0
+    assert train([f"resume={finished}", f"data.root={tmp_path / 'other'}", "epochs=2"]) != 0
     assert "not the images that the run has learned from" in capsys.readouterr().err
-    assert (run / "last.ckpt").read_bytes() == before
+    assert (finished / "last.ckpt").read_bytes() == before
 
 
 @pytest.mark.parametrize(("place", "said"), [("typo", "typo is not there"), ("", "is no run folder")])
@@ -232,34 +197,29 @@ def test_C10_a_mistyped_run_is_named(
     assert said in capsys.readouterr().err
 
 
-def test_the_command_of_a_result_leads_to_it(words: list[str], tmp_path: Path, train: Callable) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    command = json.loads((run / "result.json").read_text())["command"]
+def test_the_command_of_a_result_leads_to_it(finished: Path, train: Callable) -> None:
+    command = json.loads((finished / "result.json").read_text())["command"]
     assert "heads=2" in command
-    assert train([f"resume={run}"]) == 0
-    assert json.loads((run / "result.json").read_text())["command"] == command
-    assert train([f"resume={run}", "epochs=2"]) == 0
-    assert json.loads((run / "result.json").read_text())["command"].startswith(f"{command} && ")
-    assert [step for step, _ in curves(run)["test/accuracy"]] == [8, 16]  # one test for each number of epochs
+    assert train([f"resume={finished}"]) == 0
+    assert json.loads((finished / "result.json").read_text())["command"] == command
+    assert train([f"resume={finished}", "epochs=2"]) == 0
+    assert json.loads((finished / "result.json").read_text())["command"].startswith(f"{command} && ")
+    assert [step for step, _ in curves(finished)["test/accuracy"]] == [8, 16]  # one test for each number of epochs
 
 
 def test_two_processes_do_not_train_in_one_folder(
-    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+    finished: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    with FileLock(run / ".lock"):
-        assert train([f"resume={run}", "epochs=2"]) != 0
+    with FileLock(finished / ".lock"):
+        assert train([f"resume={finished}", "epochs=2"]) != 0
     assert "another process is training" in capsys.readouterr().err
-    assert train([f"resume={run}", "epochs=2"]) == 0
+    assert train([f"resume={finished}", "epochs=2"]) == 0
 
 
 def test_C8_a_flipped_bit_is_noticed(
-    words: list[str], tmp_path: Path, train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
+    finished: Path, words: list[str], train: Callable, evaluate: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    path = only_run(tmp_path / "runs") / "last.ckpt"
+    path = finished / "last.ckpt"
     content = bytearray(path.read_bytes())
     value = read_checkpoint(path)[0]["state_dict"]["vit.layers.0.mlp.fc1.weight"].numpy().tobytes()
     content[content.index(value) + 100] ^= 1
@@ -271,7 +231,7 @@ def test_C8_a_flipped_bit_is_noticed(
 def test_C6_fewer_epochs_than_are_finished_are_refused(
     words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=2", "depth=1"]) == 0
+    assert train([*words, "epochs=2", "depth=1", "batch_size=48"]) == 0
     run = only_run(tmp_path / "runs")
     assert train([f"resume={run}", "epochs=1"]) != 0
     assert "2 are finished already" in capsys.readouterr().err
@@ -279,33 +239,28 @@ def test_C6_fewer_epochs_than_are_finished_are_refused(
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\0", b"epoch,step\none,8\n", b"a,b\n1,2\n"])
 def test_a_damaged_table_is_named(
-    content: bytes, words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+    content: bytes, finished: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    (run / "metrics.csv").write_bytes(content)
+    (finished / "metrics.csv").write_bytes(content)
     capsys.readouterr()
-    assert train([f"resume={run}", "epochs=2"]) != 0
+    assert train([f"resume={finished}", "epochs=2"]) != 0
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "metrics.csv is damaged" in line
 
 
 def test_a_full_disk_or_a_lost_folder_gets_one_line(
-    words: list[str], tmp_path: Path, train: Callable, capsys: pytest.CaptureFixture
+    finished: Path, train: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
-    run = only_run(tmp_path / "runs")
-    shutil.rmtree(run / "pictures")
-    (run / "pictures").write_text("a file")
+    shutil.rmtree(finished / "pictures")
+    (finished / "pictures").write_text("a file")
     capsys.readouterr()
-    assert train([f"resume={run}", "epochs=2"]) != 0
+    assert train([f"resume={finished}", "epochs=2"]) != 0
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "cannot be written" in line
 
 
 def test_R1_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(
-    words: list[str], tmp_path: Path, train: Callable, monkeypatch: pytest.MonkeyPatch
+    finished: Path, train: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert train([*words, "epochs=1", "depth=1"]) == 0
     monkeypatch.setattr(torch, "load", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
-    assert train([f"resume={only_run(tmp_path / 'runs')}", "epochs=2"]) == 143
+    assert train([f"resume={finished}", "epochs=2"]) == 143

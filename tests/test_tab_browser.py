@@ -194,6 +194,16 @@ def test_images_are_chosen_with_the_keyboard_too(tab: View) -> None:
     assert "image=2" in tab.state()
 
 
+@pytest.fixture
+def hurried(page: Page) -> Iterator[None]:
+    """What a page does every five seconds it does four times a second."""
+    code = "const every = setInterval; window.setInterval = (call, time) => every(call, time / 20);"
+    script = page.send("Page.addScriptToEvaluateOnNewDocument", source=code)
+    yield
+    page.send("Page.removeScriptToEvaluateOnNewDocument", **script)
+
+
+@pytest.mark.usefixtures("hurried")
 def test_a_run_that_is_being_written_grows_on_the_page(tab: View, folder: Path, host: str) -> None:
     tab.open("run=a")  # for requests must come from this host
     with SummaryWriter(folder / "growing") as writer:

@@ -5,6 +5,7 @@
 Torch is imported by vit.runs, after every check, so that a mistake is answered in well under a second.
 """
 
+import argparse
 import io
 import re
 import sys
@@ -189,9 +190,19 @@ def _read_words(
         name = word.lstrip("-").partition("=")[0]
         if word.startswith("--") and name in table.names():
             raise UserError(f"{word}: keys have no dashes; write {name}=VALUE")
-    arguments, unknown = get_args_parser().parse_known_intermixed_args(words)
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        arguments, unknown = parser.parse_known_intermixed_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
     if unknown:
         raise UserError(f"{unknown[0]} is not an option; settings are written key=value, and --help lists them")
+    modes = [name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)]
+    if len(modes) > 1:
+        raise UserError(" and ".join(f"--{mode.replace('_', '-')}" for mode in modes) + " do not go together")
+    if arguments.shell_completion:
+        raise UserError("--shell-completion is not offered")
     if arguments.multirun and table is not TrainSettings:
         raise UserError("--multirun is for training; here each command is one job")
     options = [word for word in words if word not in arguments.overrides]
@@ -199,7 +210,7 @@ def _read_words(
     kept = []
     for word in arguments.overrides:
         name, sign, value = word.partition("=")
-        if name.startswith("hydra.") or "/" in name:
+        if name.startswith(("hydra.", "hydra/")):
             kept.append(word)
             continue
         known = [*table.names(), *(TrainSettings.names() if claimed is not None else [])]
@@ -347,7 +358,7 @@ def help_text(table: Settings) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(error).split()))
 
 
 def _complain(error: UserError) -> None:

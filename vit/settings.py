@@ -109,6 +109,7 @@ class _Settings:
 
 _TEXTS = tuple[str, ...]
 LARGEST_SIDE = 4096  # pixels of an image
+PLACES = ("data.root", "data.url", "runs", "resume", "init_from")  # are never in a checkpoint
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> None:

@@ -1,12 +1,14 @@
 """A folder of images, train/CLASS/… and test/CLASS/…, or a zip of one. Everything is decoded once, into memory."""
 
+import functools
 import io
 import os
 import time
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,11 @@ import torch
 from PIL import Image, ImageOps
 
 from vit.data.download import SECONDS_BETWEEN_LINES, print_flushed
-from vit.data.image_set import ImageSet, Split
+from vit.data.image_set import Choose, ImageSet, Split
 from vit.settings import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # by content: an EPS would start Ghostscript
 BYTES_MAX = 1 << 28  # of one file in a zip, unpacked
 CHUNK = 500  # images a thread decodes at a time
 # Bytes a file from which on threads are used. With smaller ones they only pass Python's lock to and fro: to decode
@@ -25,10 +28,11 @@ CHUNK = 500  # images a thread decodes at a time
 THREADS_FROM = 10_000
 
 Read = Callable[[str], bytes]  # from the name of a file, such as train/cat/0001.png
+Say = Callable[[str], None]
 
 
 def folder(
-    root: Path, *, image_size: tuple[int, int] = (32, 32), say: Callable[[str], None] = print_flushed
+    root: Path, *, image_size: tuple[int, int] = (32, 32), say: Say = print_flushed, train_rows: Choose = torch.arange
 ) -> ImageSet:
     """Decode the images under `root`, a folder or a zip, to uint8 (N,3,H,W), where image_size is (H, W).
 
@@ -46,8 +50,9 @@ def folder(
         raise UserError(f"{root} holds one class, {next(iter(train))}: at least two are needed")
     if others := [name for name in names if not name.endswith("/") and not _is_image(name)]:
         say(f"{root.name}: passed over {len(others):,} files that are not images, such as {others[0]}")
-    splits = [_decode_all(classes, read, root=root, image_size=image_size, say=say) for classes in (train, test)]
-    return ImageSet(f"images of {root.name}", tuple(train), *splits)
+    decode_half = functools.partial(_decode_half, read=read, root=root, image_size=image_size, say=say)
+    halves = decode_half(train, train_rows), decode_half(test, torch.arange)
+    return ImageSet(f"images of {root.name}", tuple(train), *halves)
 
 
 def _list_folder(root: Path) -> tuple[list[str], Read]:
@@ -66,14 +71,16 @@ def _list_folder(root: Path) -> tuple[list[str], Read]:
             seen.add(os.path.realpath(place))
             parent = Path(place).relative_to(top).as_posix()
             names += [f"{parent}/{name}" for name in (*files, *(f"{name}/" for name in folders))]
-    return [name for name in names if not _is_junk(name)], lambda name: (top / name).read_bytes()
+    return [name for name in names if not _is_junk(name)], lambda name: read_file(top / name)
 
 
 def _list_zip(root: Path) -> tuple[list[str], Read]:
     """As _list_folder. The zip is never unpacked onto the disk."""
     try:
+        if root.exists() and not root.is_file():
+            raise ValueError("a pipe or a device")
         archive = zipfile.ZipFile(root)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # a damaged one raises anything at all
         reason = "does not exist" if not root.exists() else f"is neither a folder nor a zip that can be read ({error})"
         raise UserError(f"{root} {reason}: a folder or zip with train/CLASS/… and test/CLASS/… is needed") from error
     members = {info.filename.replace("\\", "/"): info for info in archive.infolist()}  # \ : made on Windows
@@ -108,6 +115,13 @@ def _by_class(names: list[str], half: str, root: Path) -> dict[str, list[str]]:
     return dict(sorted(classes.items()))  # "a b/" sorts before "a/", but "a b" after "a"
 
 
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file. Raises ValueError for a pipe or a device, which might never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("a pipe or a device")
+    return path.read_bytes()
+
+
 def _is_junk(name: str) -> bool:
     """Hidden, or left behind by macOS or Windows."""
     return any(part.startswith(".") or part in ("__MACOSX", "Thumbs.db", "desktop.ini") for part in name.split("/"))
@@ -117,12 +131,16 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _decode_all(
-    classes: dict[str, list[str]], read: Read, *, root: Path, image_size: tuple[int, int], say: Callable[[str], None]
+def _decode_half(
+    classes: dict[str, list[str]], choose: Choose, *, read: Read, root: Path, image_size: tuple[int, int], say: Say
 ) -> Split:
     names = [name for files in classes.values() for name in files]
     labels = torch.tensor([label for label, files in enumerate(classes.values()) for _ in files])
+    rows = choose(len(names))
+    names, labels = [names[row] for row in rows.tolist()], labels[rows]
     images = torch.empty(len(names), 3, *image_size, dtype=torch.uint8)
+    if not names:
+        return Split(images, labels)
     pixels = images.permute(0, 2, 3, 1).numpy()  # the same memory, in Pillow's order
 
     def decode_named(name: str) -> np.ndarray:
@@ -138,9 +156,7 @@ def _decode_all(
         return stop
 
     said = time.monotonic()
-    with warnings.catch_warnings():  # for the whole process, hence here and not in each thread
-        warnings.filterwarnings("ignore", module="PIL")  # on an odd EXIF block or palette
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with quiet_pillow():
         decode_named(names[0])  # if it is damaged, this says so
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         with ThreadPoolExecutor(allowed if len(read(names[0])) > THREADS_FROM else 1) as pool:
@@ -151,13 +167,22 @@ def _decode_all(
     return Split(images, labels)
 
 
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """No remarks, and no image of more than 89 million pixels. For the whole process, hence not in each thread."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="PIL")  # on an odd EXIF block or palette
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
 def decode(data: bytes, image_size: tuple[int, int]) -> np.ndarray:
     """The bytes of a file to uint8 (H,W,3). Raises whatever Pillow does.
 
     Of the 70 µs for a CIFAR-10 JPEG, libjpeg takes 20; torchvision.io needs 23 in all, but is deprecated since 0.29.
     """
     height, width = image_size
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         if image.size != (width, height):
             image.draft(None, (2 * max(image_size),) * 2)  # a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size
         ImageOps.exif_transpose(image, in_place=True)

@@ -1,8 +1,12 @@
 """What every source of images returns."""
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
+
+Choose = Callable[[int], Tensor]  # from how many images there are to the rows of those that are wanted
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,15 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def at(self, rows: Tensor) -> "Split":
+        """Some of them, in this order."""
+        return Split(self.images[rows], self.labels[rows], None if self.masks is None else self.masks[rows])
+
+
+def fingerprint(images: Tensor) -> str:
+    """Of uint8 (N,C,H,W): the same only for the same pixels in the same order."""
+    return hashlib.sha256(images.numpy().tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)

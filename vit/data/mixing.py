@@ -14,14 +14,14 @@ def erase(images: Tensor, *, share: float) -> Tensor:
     Zhong et al. 2020 (arXiv 1708.04896).
     """
     chosen = (torch.rand(len(images)) < share).nonzero().flatten().to(images.device)
-    before, size = images[chosen], torch.tensor(images.shape[2:])
-    area = uniform(0.02, 0.33, len(before)) * size.prod()
+    before, size = images.index_select(0, chosen), torch.tensor(images.shape[2:])
+    area = uniform(0.02, 0.33, len(before)) * math.prod(images.shape[2:])
     ratio = uniform(math.log(0.3), math.log(3.3), len(before)).exp()
-    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1)  # (M,2): height, width
-    sides = torch.minimum(sides.round().clamp(min=1), size)
+    sides = torch.stack([area * ratio, area / ratio], dim=1).sqrt().round()  # (M,2): height, width
+    sides = torch.minimum(sides.clamp(min=1), size)
     corner = (torch.rand(len(before), 2) * (size - sides + 1)).floor()
     erased = images.clone()
-    erased[chosen] = torch.where(boxes(before, corner, sides)[:, None], torch.randint_like(before, 256), before)
+    erased[chosen] = before ^ noise(before) * boxes(before, corner, sides)[:, None]  # noise, whatever was there before
     return erased
 
 
@@ -42,6 +42,12 @@ def mix(images: Tensor, targets: Tensor, *, mixup: float, cutmix: float) -> tupl
     mixed = (images * kept[:, None] + images[other] * (1 - kept[:, None])).round().byte()
     share = kept.mean(dim=(1, 2))[:, None]
     return mixed, targets * share + targets[other] * (1 - share)
+
+
+def noise(images: Tensor) -> Tensor:
+    """Random bytes as many as the images', four from each number drawn."""
+    words = torch.randint(-(2**31), 2**31 - 1, (images.numel() // 4 + 1,), dtype=torch.int32, device=images.device)
+    return words.view(torch.uint8)[: images.numel()].view_as(images)
 
 
 def uniform(low: float, high: float, count: int) -> Tensor:

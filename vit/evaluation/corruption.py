@@ -6,7 +6,7 @@ numbers are not known; what needs ImageMagick, OpenCV's contours or photographs 
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from vit.data import Split
 from vit.evaluation.faithfulness import cover
 from vit.settings import UserError
 
 SEVERITIES = 5
-CIFAR_TEST_IMAGES = 10_000  # of each severity in a file of CIFAR-10-C
+CIFAR_TEST_IMAGES = 10_000
 
 
 def drop_patches(images: Tensor, share: float, *, grid: tuple[int, int], grey: Tensor, seed: int = 0) -> Tensor:
@@ -156,30 +157,41 @@ CORRUPTIONS: dict[str, tuple] = {
 }
 
 
-def read_corrupted(folder: Path, *, shape: tuple[int, ...], classes: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """The sets of a folder: images uint8 (N,C,H,W), still on the disk, and labels (N,), of CIFAR-10-C and CIFAR-10.1.
+def read_corrupted(folders: Sequence[str], *, shape: tuple[int, ...], classes: int) -> dict[str, list[Split]]:
+    """The sets of CIFAR-10-C and CIFAR-10.1 in these folders, with the images still on the disk.
 
-    KIND.npy has its labels in labels.npy, and KIND_data.npy in KIND_labels.npy. No code in a file is run. Raises
-    UserError where there is none, one cannot be read, or it does not fit images of `shape` (C,H,W) in so many classes.
+    A file of CIFAR-10-C holds its five severities one after the other, and is split. KIND.npy has its labels in
+    labels.npy, and KIND_data.npy in KIND_labels.npy. No code in a file is run. Raises UserError where there is none,
+    one cannot be read, two have the same name, or one does not fit images of `shape` (C,H,W) in so many classes.
     """
-    found = {}
-    for file in sorted(folder.glob("*.npy")):
-        if file.stem.endswith("labels"):
-            continue
-        name = file.stem.removesuffix("_data")
-        beside = file.with_name("labels.npy" if name == file.stem else f"{name}_labels.npy")
-        try:
-            images = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).permute(0, 3, 1, 2)
-            labels = torch.from_numpy(np.load(beside, allow_pickle=False)).long()
-        except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
-            raise UserError(f"{file} or {beside.name} cannot be read: {' '.join(str(error).split())}") from error
-        if images.dtype != torch.uint8 or images.shape[1:] != shape or len(images) != len(labels):
-            raise UserError(
-                f"{file} holds {images.dtype} {tuple(images.shape)} and {len(labels)} labels, not images {shape}"
-            )
-        if int(labels.max()) + 1 != classes:
-            raise UserError(f"{file} has {int(labels.max()) + 1} classes, not {classes}")
-        found[name] = images, labels
-    if not found:
-        raise UserError(f"{folder} holds no .npy file of CIFAR-10-C or CIFAR-10.1")
+    found: dict[str, list[Split]] = {}
+    for folder in folders:
+        files = sorted(Path(folder).expanduser().glob("*.npy"))
+        sets = [file for file in files if not file.stem.endswith("labels")]
+        if not sets:
+            raise UserError(f"{folder} holds no .npy file of CIFAR-10-C or CIFAR-10.1")
+        for file in sets:
+            name = file.stem.removesuffix("_data")
+            if name in found:
+                raise UserError(f"corrupted: {name} is in two of the folders")
+            beside = file.with_name("labels.npy" if name == file.stem else f"{name}_labels.npy")
+            found[name] = _read_set(file, beside, shape=shape, classes=classes)
     return found
+
+
+def _read_set(file: Path, beside: Path, *, shape: tuple[int, ...], classes: int) -> list[Split]:
+    try:
+        if not (file.is_file() and beside.is_file()):
+            raise ValueError("not both are files")
+        images = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False)).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(np.load(beside, allow_pickle=False)).long()
+    except Exception as error:  # a damaged file raises anything at all
+        raise UserError(f"{file} or {beside.name} cannot be read: {' '.join(str(error).split())}") from error
+    fits = images.dtype == torch.uint8 and images.shape[1:] == shape and labels.shape == images.shape[:1] != (0,)
+    if not fits:
+        what = f"{images.dtype} {tuple(images.shape)} and {labels.numel()} labels"
+        raise UserError(f"{file} holds {what}, not images {shape}")
+    if {*labels.tolist()} != {*range(classes)}:
+        raise UserError(f"{file} has {len(labels.unique())} classes, not the {classes} of the network")
+    parts = SEVERITIES if len(labels) == SEVERITIES * CIFAR_TEST_IMAGES else 1
+    return [Split(*pair) for pair in zip(images.chunk(parts), labels.chunk(parts), strict=True)]

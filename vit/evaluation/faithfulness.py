@@ -30,7 +30,7 @@ def deletion_and_insertion(
     cuts = [round(patches * step / min(steps, patches)) for step in range(min(steps, patches) + 1)]
 
     def probability(covered: Tensor) -> Tensor:
-        return classify(cover(images, covered, grey)).softmax(1).gather(1, labels[:, None])
+        return classify(cover(images, covered, grey)).double().softmax(1).gather(1, labels[:, None])
 
     insertion = torch.cat([probability(rank >= cut) for cut in cuts], 1)
     inner = [probability(rank < cut) for cut in cuts[1:-1]]
@@ -52,5 +52,5 @@ def baseline_maps(images: Tensor, *, grid: tuple[int, int], seed: int = 0) -> di
     return {
         "random": torch.rand(len(images), rows, columns, generator=generator),
         "centre": centre.expand(len(images), -1, -1),
-        "local contrast": patches.std(dim=(3, 5)).mean(1),
+        "local contrast": patches.std(dim=(3, 5), correction=0).mean(1),
     }

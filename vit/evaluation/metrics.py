@@ -21,10 +21,8 @@ def wilson_interval(hits: int, n: int) -> Interval:
 def mean_interval(values: Tensor) -> Interval:
     """95 % interval of a mean over images, (N,), by the normal approximation; nan for a single one."""
     values = values.double()
-    middle, half = (
-        float(values.mean()),
-        Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan,
-    )
+    middle = float(values.mean())
+    half = Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return middle - half, middle + half
 
 

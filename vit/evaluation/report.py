@@ -4,7 +4,7 @@ Accuracies are shares of 1, intervals hold with 95 %.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -23,29 +23,28 @@ from vit.evaluation.comparison import difference_of_means, paired_difference
 from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, corrupt, drop_patches, shuffle_patches
 from vit.evaluation.drawing import curves_picture, image_rows, matrix_picture
 from vit.evaluation.faithfulness import area, baseline_maps, deletion_and_insertion
-from vit.evaluation.heads import each_head, logit_attribution, without
+from vit.evaluation.heads import Edit, each_head, logit_attribution, without
 from vit.evaluation.metrics import confident_mistakes, confused_pairs, mean_interval, per_class, wilson_interval
 from vit.evaluation.score import Score, predict_logits
 from vit.inspection.attention_logger import images_that_fit
 from vit.inspection.maps import method_maps
 from vit.inspection.measures import attention_distance, patch_cover
-from vit.model import ViT
+from vit.model import Attention, ViT
 
-FITTED, COVERED, PROBED = 2000, 1000, 2000  # images for the temperature, with patches dropped, made worse
+FITTED, COVERED, PROBED = 1000, 500, 2000  # images for the temperature, with patches dropped, made worse
 EXPLAINED, RANKED, SWITCHED = 500, 500, 1000  # images whose maps are tested; without each head, validation and test
-DROPPED = (0.25, 0.5, 0.75)
+DROPPED, CELLS = (0.25, 0.5, 0.75), (1, 2, 4, 8, 16)
 MISTAKES, IN_A_ROW, PAIRS = 16, 8, 6  # shown
 CHUNK = 50  # images whose maps are held at once, or fewer
 
-Track = Callable[[Sequence[Any], str], Iterable[Any]]  # yields the items, and shows how many are done
-Edit = Callable[[int, Tensor], Tensor]
+Table = list[dict[str, Any]]  # its lines, each with the same keys
 
 
 @dataclass(frozen=True)
 class Part:
     title: str
     note: str
-    table: list[dict[str, Any]]
+    table: Table
     values: dict[str, Any]
     pictures: dict[str, np.ndarray] = field(default_factory=dict)
     digits: int = 4
@@ -53,29 +52,32 @@ class Part:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, and how its images are prepared."""
+    """A network, and how its images are prepared. `count` is told how many images have passed through it."""
 
     vit: ViT
     mean: tuple[float, ...]
     std: tuple[float, ...]
     device: str = "cpu"
-    batch_size: int = 256
+    batch_size: int = 64
+    count: Callable[[int], object] = lambda images: None
 
     def logits(self, images: Tensor, edit: Edit | None = None) -> Tensor:
         """uint8 (N,C,H,W) → (N,K)."""
-        how: dict[str, Any] = {"device": self.device, "batch_size": self.batch_size, "edit": edit}
+        how: dict[str, Any] = {"device": self.device, "batch_size": self.batch_size, "edit": edit, "count": self.count}
         return predict_logits(self.vit, images, mean=self.mean, std=self.std, **how)
 
     def accuracy(self, images: Tensor, labels: Tensor, edit: Edit | None = None) -> float:
         return Score.of(self.logits(images, edit), labels).accuracy
 
-    def normal(self, images: Tensor) -> Tensor:
-        return normalize(images.to(self.device), self.mean, self.std)
+    def attended(self, images: Tensor) -> Iterator[tuple[Tensor, Attention]]:
+        """What is seen in uint8 (N,C,H,W), chunk by chunk, each with its normalised images.
 
-    @property
-    def chunk(self) -> int:
-        """Images whose maps are held at once: the same for every batch size, which therefore changes no digit."""
-        return max(1, min(CHUNK, images_that_fit(self.vit)))
+        As many at once as maps of the network may be held: the same for every batch size, which changes no digit.
+        """
+        for part in images.split(max(1, min(CHUNK, images_that_fit(self.vit)))):
+            normal = normalize(part.to(self.device), self.mean, self.std)
+            yield normal, self.vit.attend(normal)
+            self.count(len(part))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -95,9 +97,7 @@ def some_rows(n: int, count: int) -> Tensor:
 
 
 def some(split: Split, count: int) -> Split:
-    """The images of `some_rows`."""
-    rows = some_rows(len(split), count)
-    return Split(split.images[rows], split.labels[rows], None if split.masks is None else split.masks[rows])
+    return split.at(some_rows(len(split), count))
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Part:
@@ -159,44 +159,40 @@ def calibration(logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor
 
 def patch_dropping(subject: Subject, test: Split, logits: Tensor) -> Part:
     """Accuracy with a random share of the patches grey; `logits` (N,K) are those with none."""
-    logits, test = logits[some_rows(len(test), COVERED)], some(test, COVERED)
-    how: dict[str, Any] = {"grid": subject.vit.grid, "grey": subject.grey}
-    found = [subject.accuracy(drop_patches(test.images, share, **how), test.labels) for share in DROPPED]
-    shares, found = (0.0, *DROPPED), [Score.of(logits, test.labels).accuracy, *found]
-    table = [{"share": share, "accuracy": value} for share, value in zip(shares, found, strict=True)]
-    picture = curves_picture(shares, {"": found}, title="random patches grey", axes="share of patches: accuracy")
+    whole, test = logits[some_rows(len(test), COVERED)], some(test, COVERED)
+    found = {0.0: Score.of(whole, test.labels).accuracy}
+    for share in DROPPED:
+        images = drop_patches(test.images, share, grid=subject.vit.grid, grey=subject.grey)
+        found[share] = subject.accuracy(images, test.labels)
+    table = [{"share": share, "accuracy": value} for share, value in found.items()]
+    curve = {"": list(found.values())}
+    picture = curves_picture(list(found), curve, title="random patches grey", axes="share of patches: accuracy")
     note = f"A random share of the patches is painted in the training images' mean; {len(test):,} test images."
     return Part("patch dropping", note, table, {"patch_drop": table}, {"patch dropping": picture})
 
 
-def patch_shuffling(subject: Subject, test: Split, count: int, track: Track) -> Part:
+def patch_shuffling(subject: Subject, test: Split, count: int) -> Part:
     """Accuracy with the image cut into cells and joined at random."""
     test = some(test, count)
-    cells = [n for n in (1, 2, 4, 8, 16) if not any(side % n for side in test.images.shape[2:])]
-    table = [
-        {"cells": f"{n}×{n}", "accuracy": subject.accuracy(shuffle_patches(test.images, (n, n)), test.labels)}
-        for n in track(cells, "shuffling")
-    ]
+    cells = [n for n in CELLS if not any(side % n for side in test.images.shape[2:])]
+    found = {n: subject.accuracy(shuffle_patches(test.images, (n, n)), test.labels) for n in cells}
+    table = [{"cells": f"{n}×{n}", "accuracy": value} for n, value in found.items()]
     note = f"Images are cut into cells and joined in random order; {len(test):,} test images."
     return Part("patch shuffling", note, table, {"patch_shuffle": table})
 
 
-def corruptions(
-    subject: Subject, test: Split, given: Mapping[str, tuple[Tensor, Tensor]], count: int, track: Track
-) -> Part:
+def corruptions(subject: Subject, test: Split, given: Mapping[str, Sequence[Split]], count: int) -> Part:
     """Accuracy on corrupted images: those given, or made here."""
     test = some(test, count)
 
-    def severities(kind: str) -> list[float]:
-        if not given:
-            levels = range(1, SEVERITIES + 1)
-            return [subject.accuracy(corrupt(test.images, kind, level), test.labels) for level in levels]
-        images, labels = given[kind]
-        parts = SEVERITIES if len(labels) == SEVERITIES * 10_000 else 1  # as a file of CIFAR-10-C is laid out
-        sets = [some(Split(*pair), count) for pair in zip(images.chunk(parts), labels.chunk(parts), strict=True)]
-        return [subject.accuracy(one.images, one.labels) for one in sets]
+    def accuracies(kind: str) -> list[float]:
+        if given:
+            parts = [some(part, count) for part in given[kind]]
+            return [subject.accuracy(part.images, part.labels) for part in parts]
+        levels = range(1, SEVERITIES + 1)
+        return [subject.accuracy(corrupt(test.images, kind, level), test.labels) for level in levels]
 
-    kinds = {kind: severities(kind) for kind in track(list(given or CORRUPTIONS), "corruptions")}
+    kinds = {kind: accuracies(kind) for kind in given or CORRUPTIONS}
     name = f"{'files' if given else 'C-style'}, {len(kinds)} kinds"
     mean, clean = fmean(map(fmean, kinds.values())), subject.accuracy(test.images, test.labels)
     table = [{"kind": kind, **{str(i): value for i, value in enumerate(of, 1)}} for kind, of in kinds.items()]
@@ -206,31 +202,30 @@ def corruptions(
     return Part("corruptions", note, table, {"corruption": values}, digits=3)
 
 
-def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
+def faithfulness(subject: Subject, test: Split) -> Part:
     """Deletion and insertion by each kind of map, against maps that know nothing of the network."""
     test = some(test, EXPLAINED)
     maps = explain(subject, test.images)
-    blind = baseline_maps(test.images, grid=subject.vit.grid)
     if test.masks is not None:
         maps["object (true mask)"] = patch_cover(test.masks, subject.vit.grid)
+    blind = baseline_maps(test.images, grid=subject.vit.grid)
     curves = {
         name: deletion_and_insertion(subject.logits, test.images, test.labels, heat, grey=subject.grey)
-        for name, heat in track(list((maps | blind).items()), "maps")
+        for name, heat in (maps | blind).items()
     }
     gaps = {name: area(insertion) - area(deletion) for name, (deletion, insertion) in curves.items()}
-    table = []
+    table: Table = []
     for name, (deletion, insertion) in curves.items():
         better = [b for b in blind if b != name and mean_interval(gaps[name] - gaps[b])[0] > 0]
         areas = {"deletion": area(deletion).mean(), "insertion": area(insertion).mean(), "gap": gaps[name].mean()}
         table.append({"map": name, **areas, "better than": better})
-    pictures: dict[str, np.ndarray] = {}
     intervals = {name: mean_interval(gap) for name, gap in gaps.items()}
     values: dict[str, Any] = {"images": len(test), "areas": table, "gap_intervals": intervals}
+    pictures = {}
     for index, side in enumerate(("deletion", "insertion")):
-        values[side] = {name: pair[index].mean(0).tolist() for name, pair in curves.items()}
-        shares = torch.linspace(0, 1, len(values[side]["random"])).tolist()
-        axes = "share of patches: probability of the true class"
-        pictures[side] = curves_picture(shares, values[side], title=side, axes=axes)
+        means = values[side] = {name: pair[index].mean(0).tolist() for name, pair in curves.items()}
+        shares, axes = np.linspace(0, 1, len(means["random"])), "share of patches: probability of the true class"
+        pictures[side] = curves_picture(shares.tolist(), means, title=side, axes=axes)
     trusted = [line["map"] for line in table if len(line["better than"]) == len(blind)]
     note = (
         f"{len(test):,} test images; patches turn grey (deletion) or appear on grey (insertion) in the map's order. "
@@ -244,29 +239,28 @@ def faithfulness(subject: Subject, test: Split, track: Track) -> Part:
 def explain(subject: Subject, images: Tensor) -> dict[str, Tensor]:
     """The maps (N,rows,columns) of each method, for the class found; pooling weights where they differ."""
     vit, chunks = subject.vit, []
-    for part in images.split(subject.chunk):
-        seen = vit.attend(subject.normal(part))
-        maps = method_maps(seen, grid=vit.grid)
+    for _, seen in subject.attended(images):
         weights = seen.readout.detach()[:, vit.prefix_tokens :].unflatten(1, vit.grid)
-        if weights.std() > 1e-6:
-            maps["pooling weights"] = weights
-        chunks.append(maps)
-    return {name: torch.cat([maps[name].cpu() for maps in chunks]) for name in chunks[0]}
+        chunks.append(method_maps(seen, grid=vit.grid) | {"pooling weights": weights})
+    maps = {name: torch.cat([maps[name].cpu() for maps in chunks]) for name in chunks[0]}
+    if maps["pooling weights"].std(correction=0) < 1e-6:
+        del maps["pooling weights"]
+    return maps
 
 
-def heads(subject: Subject, test: Split, validation: Split | str, track: Track) -> Part:
+def heads(subject: Subject, test: Split, validation: Split | str) -> Part:
     """What is lost without each head, ranked on validation and reported on test, and without half of them."""
     test, off = some(test, SWITCHED), list(each_head(*subject.shape))
     whole = subject.accuracy(test.images, test.labels)
-    accuracies = [subject.accuracy(test.images, test.labels, without(head)) for head in track(off, "heads, test")]
+    accuracies = [subject.accuracy(test.images, test.labels, without(head)) for head in off]
     lost = whole - torch.tensor(accuracies).view(subject.shape)
     ranking, left = None, None
     note = f"Accuracy lost on {len(test):,} test images by switching off one head; with all of them {whole:.3f}. "
     if isinstance(validation, str):
         note += f"Not ranked, since the test images must not choose: {validation}."
     else:
-        kept, shown = some(validation, RANKED), track(off, "heads, validation")
-        losses = [F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in shown]
+        kept = some(validation, RANKED)
+        losses = [F.cross_entropy(subject.logits(kept.images, without(head)), kept.labels) for head in off]
         order = torch.stack(losses).argsort(descending=True, stable=True)
         half = torch.stack(off)[order[(len(order) + 1) // 2 :]].any(0)
         left = subject.accuracy(test.images, test.labels, without(half))
@@ -277,19 +271,17 @@ def heads(subject: Subject, test: Split, validation: Split | str, track: Track) 
             f"that matters least {left:.3f} is left."
         )
     values = {"images": len(test), "accuracy": whole, "lost": lost, "ranking": ranking, "half_removed": left}
-    names = [f"h{head}" for head in range(1, len(lost[0]) + 1)]
-    picture = matrix_picture(100 * lost, layers(lost), names, title="points of accuracy lost without a head")
-    return Part("which heads matter?", note, by_layer(lost, names), {"heads": values}, {"heads": picture}, digits=3)
+    table, picture = by_layer(lost, [], title="points of accuracy lost without a head", scale=100)
+    return Part("which heads matter?", note, table, {"heads": values}, {"heads": picture}, digits=3)
 
 
-def layers(values: Sized) -> list[str]:
-    return [f"layer {layer}" for layer in range(1, len(values) + 1)]
-
-
-def by_layer(values: Tensor, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """A table of numbers (L,columns)."""
-    lines = zip(layers(values), values.tolist(), strict=True)
-    return [{"": layer, **dict(zip(columns, line, strict=True))} for layer, line in lines]
+def by_layer(values: Tensor, further: Sequence[str], *, title: str, scale: int = 1) -> tuple[Table, np.ndarray]:
+    """Numbers of each layer's heads, and in `further` columns, (L,h+…): as a table, and as a picture of scaled ones."""
+    rows = [f"layer {layer}" for layer in range(1, len(values) + 1)]
+    columns = [*(f"h{head}" for head in range(1, values.shape[1] + 1 - len(further))), *further]
+    lines = zip(rows, values.tolist(), strict=True)
+    table = [{"": layer, **dict(zip(columns, line, strict=True))} for layer, line in lines]
+    return table, matrix_picture(scale * values, rows, columns, title=title)
 
 
 @torch.no_grad()
@@ -297,27 +289,26 @@ def attribution(subject: Subject, test: Split) -> Part:
     """What each head, each MLP and the embedding add to the true class's logit, and how far each head looks."""
     vit, test = subject.vit, some(test, EXPLAINED)
     added, far = [], []
-    for images, labels in zip(test.images.split(subject.chunk), test.labels.split(subject.chunk), strict=True):
-        seen = vit.attend(subject.normal(images))
-        added.append(logit_attribution(vit, subject.normal(images), labels.to(subject.device), seen))
+    labels = test.labels.to(subject.device)
+    for images, seen in subject.attended(test.images):
+        of_these, labels = labels[: len(images)], labels[len(images) :]
+        added.append(logit_attribution(vit, images, of_these, seen))
         size = vit.patch_embedding.patch_size
         distances = [attention_distance(weights, grid=vit.grid, patch_size=size) for weights in seen.maps]
-        far.append(len(labels) / len(test) * torch.stack(distances).cpu())
+        far.append(len(images) / len(test) * torch.stack(distances).cpu())
     embedding, of_heads, mlps, bias = (torch.cat(parts).mean(0).cpu() for parts in zip(*added, strict=True))
     logit, distance = embedding + of_heads.sum() + mlps.sum() + bias, torch.stack(far).sum(0)
-    matrix, names = torch.cat([of_heads, mlps[:, None]], 1), [f"h{head}" for head in range(1, 1 + len(of_heads[0]))]
+    matrix = torch.cat([of_heads, mlps[:, None]], 1)
+    table, picture = by_layer(matrix, ["MLP"], title="added to the true class's logit")
     apart = {f"{n}": line for n, line in enumerate(distance.sort(1).values.T.tolist(), 1)}
     title, depth = "mean attention distance, heads sorted", range(1, len(distance) + 1)
-    pictures = {
-        "logit": matrix_picture(matrix, layers(matrix), [*names, "MLP"], title="added to the true class's logit"),
-        "attention distance": curves_picture(depth, apart, title=title, axes="layer: pixels"),
-    }
+    curves = curves_picture(depth, apart, title=title, axes="layer: pixels")
     parts = {"logit": logit, "embedding": embedding, "heads": of_heads, "mlps": mlps, "bias": bias}
     note = (
         f"Means over {len(test):,} test images. With the embedding ({embedding:.2f}) and the biases ({bias:.2f}) these "
         f"add up to the true class's logit, {logit:.2f}."
     )
-    table, values = by_layer(matrix, [*names, "MLP"]), {"attribution": parts, "distance": distance}
+    values, pictures = {"attribution": parts, "distance": distance}, {"logit": picture, "attention distance": curves}
     return Part("what writes the answer?", note, table, values, pictures, digits=2)
 
 
@@ -328,24 +319,23 @@ def comparison(names: Sequence[str], logits: Sequence[Sequence[Tensor]], labels:
     letters = [chr(ord("A") + number) for number in range(len(names))]
     table, groups = [], []
     for letter, name, of in zip(letters, names, shares, strict=True):
-        deviation = stdev(of) if len(of) > 1 else math.nan
-        table.append(
-            {"": letter, "checkpoint": Path(name).name, "n": len(of), "mean": fmean(of), "deviation": deviation}
-        )
-        groups.append(table[-1] | {"checkpoint": name, "accuracies": of})
+        spread = stdev(of) if len(of) > 1 else math.nan
+        line = {"": letter, "checkpoint": Path(name).name, "n": len(of), "mean": fmean(of), "deviation": spread}
+        table.append(line)
+        groups.append(line | {"checkpoint": name, "accuracies": of})
     note = f"Accuracy on the same {len(labels):,} images; n checkpoints, their mean and sample standard deviation."
     parts = [Part("checkpoints", note, table, {"groups": groups})]
     pairs, rows = list(combinations(range(len(names)), 2)), []
     for one, other in pairs:
-        level, title = 1 - 0.05 / len(pairs), f"{letters[one]} - {letters[other]}"
+        level = 1 - 0.05 / len(pairs)
         if len(right[one]) > 1:
             between = difference_of_means(shares[one], shares[other], level=level)
         else:
             between = paired_difference(right[one][0], right[other][0], level=level)
-        better = f"{letters[one if between.value > 0 else other]} is better"
-        verdict = better if between.shown else "no difference shown"
-        row = {"": title, "difference": between.value, "interval": (between.low, between.high)}
-        rows.append({**row, "p": between.p, "verdict": verdict})
+        better = letters[one if between.value > 0 else other]
+        verdict = f"{better} is better" if between.shown else "no difference shown"
+        row = {"": f"{letters[one]} - {letters[other]}", "difference": between.value}
+        rows.append(row | {"interval": (between.low, between.high), "p": between.p, "verdict": verdict})
     note = (
         "Of accuracy; intervals hold with 95 % for all pairs together. Of single checkpoints: over "
         "the images, p by McNemar, about these networks. Of several: Welch's t over seeds, about how they were trained."

@@ -61,12 +61,16 @@ def predict_logits(
     device: str,
     batch_size: int,
     edit: Callable[[int, Tensor], Tensor] | None = None,
+    count: Callable[[int], object] = lambda images: None,
 ) -> Tensor:
-    """uint8 (N,C,H,W) → float32 logits (N,K) on the CPU. `edit` changes the attention, as in `ViT.attend`."""
+    """uint8 (N,C,H,W) → float32 logits (N,K) on the CPU. `edit` changes the attention, as in `ViT.attend`.
+
+    `count` is told of each batch how many images it had.
+    """
     vit.eval().to(device)
-
-    def classify(batch: Tensor) -> Tensor:
+    logits = []
+    for batch in images.split(batch_size):
         normal = normalize(batch.to(device), mean, std)
-        return vit(normal) if edit is None else vit.attend(normal, edit).logits
-
-    return torch.cat([classify(batch).cpu() for batch in images.split(batch_size)])
+        logits.append((vit(normal) if edit is None else vit.attend(normal, edit).logits).cpu())
+        count(len(batch))
+    return torch.cat(logits)

@@ -18,7 +18,8 @@ GAP, TEXT = 4, 12  # pixels between cells, and of a line of text
 
 def printable(name: str) -> str:
     """A class name in one line of characters that can be written anywhere."""
-    return " ".join(name.encode("utf-8", "replace").decode().split()) or "?"
+    line = " ".join(name.encode("utf-8", "replace").decode().split())
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line) or "?"
 
 
 def to_picture(image: Tensor) -> np.ndarray:

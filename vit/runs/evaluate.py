@@ -1,23 +1,27 @@
 """How good a checkpoint is: one report, or several checkpoints compared on the same images."""
 
 import glob
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import track as bar
+from rich.progress import Progress
 from torch import Tensor
 
-from vit.data import ImageData, ImageSet, Split, load_images
+from vit.data import ImageSet, Split, load_images
+from vit.data.datamodule import split_rows
+from vit.data.image_set import fingerprint
 from vit.evaluation import report
 from vit.evaluation.corruption import CORRUPTIONS, SEVERITIES, read_corrupted
 from vit.evaluation.cost import forward_flops, parameter_count
 from vit.evaluation.faithfulness import STEPS
-from vit.evaluation.report import EXPLAINED, FITTED, PROBED, RANKED, SWITCHED, Part, Subject
+from vit.evaluation.report import CELLS, COVERED, DROPPED, EXPLAINED, FITTED, PROBED, RANKED, SWITCHED, Part, Subject
 from vit.evaluation.score import Score
 from vit.evaluation.timing import take_turns
 from vit.inspection.fonts import drawable
@@ -29,6 +33,27 @@ from vit.training.checkpoint import LAST, Facts, find_checkpoint, write_atomical
 from vit.training.precision import choose_device
 from vit.training.pretrained import load
 from vit.training.progress import LINE_EVERY, duration
+
+
+class PassCount:
+    """Shows how many images have passed through a network: a bar on a terminal, in a log file a line a minute."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    @contextmanager
+    def expect(self, title: str, total: int) -> Iterator[None]:
+        self.said = time.perf_counter()
+        with Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as self.bar:
+            self.bar.add_task(title, total=total)
+            (self.task,) = self.bar.tasks
+            yield
+
+    def __call__(self, images: int) -> None:
+        self.bar.advance(self.task.id, images)
+        if self.bar.disable and time.perf_counter() - self.said >= LINE_EVERY:
+            self.said = time.perf_counter()
+            self.console.print(f"{self.task.description}: {self.task.completed:,} of {self.task.total:,} passes")
 
 
 @dataclass(frozen=True)
@@ -53,29 +78,31 @@ def evaluate(settings: EvaluateSettings, claimed: Mapping[str, object]) -> dict[
     """
     console = plain_console()
     tune_allocator()
-    groups = [[read(path, settings, claimed, console) for path in checkpoints(place)] for place in settings.checkpoint]
+    passes = PassCount(console)
+    groups = [[read(path, settings, claimed, passes) for path in checkpoints(place)] for place in settings.checkpoint]
     if len({len(group) > 1 for group in groups}) > 1:
         raise UserError("compare one checkpoint with one, or several seeds with several")
     networks = [network for group in groups for network in group]
     first = networks[0]
+    folder = output_folder(settings, networks)
     images = load_images(
         first.settings.data,
         root=Path(settings.data_root or "data"),
         url=settings.data_url,
         image_size=first.settings.image_size,
         say=console.print,
+        train_rows=lambda total: validation_rows(first, total),
     )
     for network in networks:
         refuse_other_images(network, first, images)
     device = first.subject.device
     which = f"{images.description}: {len(images.test):,} test images, in float32 on {device}"
     console.print(f"images       {which}")
-    folder = output_folder(settings, networks)
     with advise_on_memory(f"lower batch_size={settings.batch_size}"):
         if len(networks) == 1:
-            title, parts = first.name, report_on(first, images, settings, console)
+            title, parts = first.name, report_on(first, images, settings, passes)
         else:
-            title, parts = "comparison", compare(groups, settings.checkpoint, images.test, console)
+            title, parts = "comparison", compare(groups, settings.checkpoint, images.test, passes)
     values = {
         "checkpoint": [network.name for network in networks] if len(networks) > 1 else first.name,
         "epoch": first.facts.epoch,
@@ -104,15 +131,14 @@ def checkpoints(place: str) -> list[Path]:
     path = Path(place).expanduser()
     if path.exists() or not glob.has_magic(place):
         return [find_checkpoint(path)]
-    places = [Path(name) for name in sorted(glob.glob(str(path)))]
-    files = [place / LAST if place.is_dir() else place for place in places]
-    found = [file for file in files if file.is_file()]
+    places = map(Path, sorted(glob.glob(str(path))))
+    found = [file for file in (place / LAST if place.is_dir() else place for place in places) if file.is_file()]
     if not found:
         raise UserError(f"checkpoint={place} matches no run folder with a {LAST}, and no file")
     return found
 
 
-def read(path: Path, settings: EvaluateSettings, claimed: Mapping[str, object], console: Console) -> Network:
+def read(path: Path, settings: EvaluateSettings, claimed: Mapping[str, object], passes: PassCount) -> Network:
     vit, facts = load(path)
     if not facts.settings:
         raise UserError(f"{path} does not say on which images and classes to evaluate it; see docs/pretrained.md")
@@ -120,21 +146,36 @@ def read(path: Path, settings: EvaluateSettings, claimed: Mapping[str, object], 
     for key, value in claimed.items():
         if key not in facts.settings:
             raise UserError(f"{key} is no key of evaluate")
-        if own.values()[key] != value:
-            raise UserError(
-                f"{key}={show(value)} contradicts the checkpoint, which has {key}={show(own.values()[key])}"
-            )
-    console.print(f"checkpoint   {path}: epoch {facts.epoch} of {own.epochs}, {facts.weights} weights")
+        if (its := own.values()[key]) != value:
+            raise UserError(f"{key}={show(value)} contradicts the checkpoint, which has {key}={show(its)}")
+    passes.console.print(f"checkpoint   {path}: epoch {facts.epoch} of {own.epochs}, {facts.weights} weights")
     device = choose_device(settings.device)
-    return Network(path, facts, own, Subject(vit.to(device), facts.mean, facts.std, device, settings.batch_size))
+    subject = Subject(vit.to(device), facts.mean, facts.std, device, settings.batch_size, passes)
+    return Network(path, facts, own, subject)
+
+
+def validation_rows(network: Network, total: int) -> Tensor:
+    """Which of so many training images it has kept aside: none if it had another number of them."""
+    kept, rest = split_rows(total, network.settings.validation)
+    return kept if len(rest) == network.facts.train_images else kept[:0]
+
+
+def why_no_validation(facts: Facts, kept: Split) -> str:
+    """Empty if there are such images."""
+    if facts.validation_accuracy is None:
+        return "trained without validation images"
+    if not len(kept) or facts.validation_fingerprint not in ("", fingerprint(kept.images)):
+        return "these are not the images it has learned from"
+    return ""
 
 
 def refuse_other_images(network: Network, first: Network, images: ImageSet) -> None:
-    own, theirs = network.settings, first.settings
-    if images.classes != network.facts.classes:
-        raise UserError(
-            f"these images have other classes ({_few(images.classes)}) than trained ({_few(network.facts.classes)})"
-        )
+    own, theirs, trained = network.settings, first.settings, network.facts.classes
+    if images.classes != trained:
+        raise UserError(f"these images have other classes ({_few(images.classes)}) than trained ({_few(trained)})")
+    takes, shape = network.subject.vit.patch_embedding.image_shape, tuple(images.test.images.shape[1:])
+    if takes != shape:
+        raise UserError(f"{network.path} takes images of (channels,height,width) {takes}; these are of {shape}")
     if (own.data, own.image_size) != (theirs.data, theirs.image_size):
         raise UserError(f"{network.path} and {first.path} were trained on other images, or in another size")
 
@@ -145,77 +186,59 @@ def output_folder(settings: EvaluateSettings, networks: Sequence[Network]) -> Pa
     folder = Path(settings.output).expanduser() if settings.output else default
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"output={folder} cannot be made: {error.strerror}") from error
+        raise UserError(f"output={folder}: nothing can be written there ({error.strerror})") from error
     return folder
 
 
-def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, console: Console) -> list[Part]:
+def report_on(network: Network, images: ImageSet, settings: EvaluateSettings, passes: PassCount) -> list[Part]:
     """All parts, each printed as soon as it is there."""
-    subject, test, names = network.subject, images.test, network.facts.classes
+    subject, test, names, console = network.subject, images.test, network.facts.classes, passes.console
+    kept: Split | str = why_no_validation(network.facts, images.train) or images.train
+    few = kept if isinstance(kept, str) else report.some(kept, FITTED)
+    given = read_corrupted(settings.corrupted, shape=tuple(test.images.shape[1:]), classes=len(names))
     parts: list[Part] = []
 
     def add(part: Part) -> None:
         print_part(part, console)
         parts.append(part)
 
-    def track(items: Sequence[Any], title: str) -> Iterator[Any]:
-        return progress(items, title, console)
+    def announced(title: str, count: int) -> AbstractContextManager:
+        console.print(f"{title}: {count:,} passes, about {duration(count / rate)}")
+        return passes.expect(title, count)
 
-    def announce(title: str, passes: int) -> None:
-        console.print(f"{title}: {passes:,} passes, about {duration(passes / rate)}")
-
-    began = time.perf_counter()
-    logits = torch.cat(
-        [subject.logits(chunk) for chunk in track(test.images.split(max(1024, settings.batch_size)), "test images")]
-    )
-    rate = len(test) / (time.perf_counter() - began)
-    console.print(f"test accuracy {Score.of(logits, test.labels)}")
-    add(report.accuracy(logits, test.labels))
-    add(report.classes(logits, test, names, drawable(tuple(map(printable, names)), console.print)))
-    kept = validation_of(network, images)
-    if isinstance(kept, str):
-        add(report.calibration(logits, test.labels, kept))
-    else:
-        few = report.some(kept, FITTED)
-        add(report.calibration(logits, test.labels, (subject.logits(few.images), few.labels)))
-    add(report.patch_dropping(subject, test, logits))
-    add(cost(network, rate))
-    if settings.flip_average:
-        both = torch.stack([logits, subject.logits(test.images.flip(3))]).log_softmax(2).logsumexp(0)
-        averaged = report.accuracy(both, test.labels)
-        note = "The probabilities of each image and of its mirror image, averaged."
-        add(Part("with flip averaging", note, averaged.table, {"flip_average": averaged.values}))
+    further = len(DROPPED) * min(COVERED, len(test)) + (0 if isinstance(few, str) else len(few))
+    with passes.expect("report", (1 + settings.flip_average) * len(test) + further):
+        began = time.perf_counter()
+        logits = subject.logits(test.images)
+        rate = len(test) / (time.perf_counter() - began)
+        console.print(f"test accuracy {Score.of(logits, test.labels)}")
+        add(report.accuracy(logits, test.labels))
+        add(report.classes(logits, test, names, drawable(tuple(map(printable, names)), console.print)))
+        fitted = few if isinstance(few, str) else (subject.logits(few.images), few.labels)
+        add(report.calibration(logits, test.labels, fitted))
+        add(report.patch_dropping(subject, test, logits))
+        add(cost(network, rate))
+        if settings.flip_average:
+            both = torch.stack([logits, subject.logits(test.images.flip(3))]).log_softmax(2).logsumexp(0)
+            averaged = report.accuracy(both, test.labels)
+            note = "The probabilities of each image and of its mirror image, averaged."
+            add(Part("with flip averaging", note, averaged.table, {"flip_average": averaged.values}))
     if settings.robustness:
         count = len(test) if settings.full else min(PROBED, len(test))
-        given: dict[str, tuple[Tensor, Tensor]] = {}
-        for place in settings.corrupted:
-            given |= read_corrupted(Path(place).expanduser(), shape=tuple(test.images.shape[1:]), classes=len(names))
-        announce("robustness", (SEVERITIES * len(given or CORRUPTIONS) + 6) * count)
-        add(report.patch_shuffling(subject, test, count, track))
-        add(report.corruptions(subject, test, given, count, track))
+        sets = sum(map(len, given.values())) or SEVERITIES * len(CORRUPTIONS)
+        with announced("robustness", (sets + len(CELLS) + 1) * count):
+            add(report.patch_shuffling(subject, test, count))
+            add(report.corruptions(subject, test, given, count))
     if settings.attention:
         layers, heads = subject.shape
-        passes = 14 * STEPS * min(EXPLAINED, len(test)) + layers * heads * (RANKED + min(SWITCHED, len(test)))
-        announce("attention", passes)
-        add(report.faithfulness(subject, test, track))
-        add(report.heads(subject, test, kept, track))
-        add(report.attribution(subject, test))
+        whole = 14 * STEPS * min(EXPLAINED, len(test)) + layers * heads * (RANKED + min(SWITCHED, len(test)))
+        with announced("attention", whole):
+            add(report.faithfulness(subject, test))
+            add(report.heads(subject, test, kept))
+            add(report.attribution(subject, test))
     return parts
-
-
-def validation_of(network: Network, images: ImageSet) -> Split | str:
-    """The images that were kept aside in training, or why there are none."""
-    own, facts = network.settings, network.facts
-    if own.validation == 0:
-        return "trained with validation=0"
-    try:
-        data = ImageData(images, validation=own.validation, batch_size=own.batch_size, seed=own.seed)
-    except UserError:  # fewer of them than were kept aside
-        return "these are not the images it has learned from"
-    if (data.mean, data.std, len(data.train)) != (facts.mean, facts.std, facts.train_images):
-        return "these are not the images it has learned from"
-    return Split(data.validation.images, data.validation.labels, data.validation.masks)
 
 
 def cost(network: Network, rate: float) -> Part:
@@ -232,32 +255,18 @@ def cost(network: Network, rate: float) -> Part:
     return Part("cost", note, [{"": key, "value": value} for key, value in values.items()], {"cost": values}, digits=1)
 
 
-def compare(groups: Sequence[Sequence[Network]], names: Sequence[str], test: Split, console: Console) -> list[Part]:
+def compare(groups: Sequence[Sequence[Network]], names: Sequence[str], test: Split, passes: PassCount) -> list[Part]:
     """Each checkpoint, each group of seeds, and their differences."""
-    logits = [
-        [network.subject.logits(test.images) for network in progress(group, name, console)]
-        for group, name in zip(groups, names, strict=True)
-    ]
+    networks = [network for group in groups for network in group]
+    with passes.expect("test images", len(networks) * len(test)):
+        logits = [[network.subject.logits(test.images) for network in group] for group in groups]
     parts = report.comparison(names, logits, test.labels)
     for part in parts:
-        print_part(part, console)
-    settings = [network.settings.values() for group in groups for network in group]
+        print_part(part, passes.console)
+    settings = [network.settings.values() for network in networks]
     differ = [key for key in settings[0] if any(one[key] != settings[0][key] for one in settings)]
-    console.print(f"settings that differ: {' '.join(differ) or 'none'}")
+    passes.console.print(f"settings that differ: {' '.join(differ) or 'none'}")
     return parts
-
-
-def progress(items: Sequence[Any], title: str, console: Console) -> Iterator[Any]:
-    """The items; a bar on a terminal, and in a log file a line a minute, say how many are done."""
-    if console.is_terminal:
-        yield from bar(items, description=title, console=console, transient=True)
-        return
-    said = time.perf_counter()
-    for done, item in enumerate(items):
-        if time.perf_counter() - said >= LINE_EVERY:
-            said = time.perf_counter()
-            console.print(f"{title}: {done} of {len(items)}")
-        yield item
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from vit.runs.cluster import launcher, word_of_the_first
 from vit.settings import UserError, show
 
 LONGEST = 100  # characters of a name
@@ -53,12 +54,16 @@ def lock_folder(folder: Path) -> FileLock:
 
 
 def is_leader() -> bool:
-    """False in a process that a leader has started for a further device."""
+    """False in a process that a leader, or a launcher beside it, has started for a further device."""
+    if (environment := launcher()) is not None:
+        return environment.global_rank() == 0
     return "VIT_RUN_FOLDER" not in os.environ or os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def shared_folder(parent: Path, changed: Mapping[str, object]) -> Path:
-    """The same for every process of a run on several devices: the first claims it, those that it starts are told."""
+    """The same for every process of a run on several devices: the first claims it, the others are told."""
+    if (environment := launcher()) is not None:
+        return Path(word_of_the_first(environment, lambda: str(claim_folder(parent, changed))))
     if not is_leader():
         return Path(os.environ["VIT_RUN_FOLDER"])
     folder = claim_folder(parent, changed)

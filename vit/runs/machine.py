@@ -6,10 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,17 +27,34 @@ UNNEEDED = (
 )
 
 
+# A class or a file may be named so that its name would command the terminal.
+CONTROL_CHARACTERS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
+
+
+class _PlainConsole(Console):
+    def print(self, *things: Any, **options: Any) -> None:
+        texts = (thing.translate(CONTROL_CHARACTERS) if isinstance(thing, str) else thing for thing in things)
+        super().print(*texts, **options)
+
+
 def plain_console() -> Console:
     """Prints what it is given: a path with brackets is no markup, and long lines are left to the terminal."""
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    return _PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def silence_unneeded() -> None:
     """Keep hardware summaries, advertisements and the warnings above out of a default run."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    threading.excepthook = _of_other_threads
     for action, message, category in UNNEEDED:
         warnings.filterwarnings(action, message, category)  # type: ignore[arg-type]
+
+
+def _of_other_threads(error: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writer hands a full disk on to the main thread, which says so, and need not say so itself."""
+    if type(error.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(error)
 
 
 def tune_allocator() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vit.data import normalize
-from vit.data.folder import SUFFIXES, decode
+from vit.data.folder import SUFFIXES, decode, quiet_pillow, read_file
 from vit.inspection import explorer, map_record
 from vit.inspection.attention_logger import images_that_fit
 from vit.inspection.fonts import drawable
@@ -195,7 +195,8 @@ def enlarged(file: Path, vit: ViT) -> Tensor:
 
 def read(file: Path, size: tuple[int, int]) -> np.ndarray:
     """uint8 (H,W,3)."""
-    return np.array(decode(file.read_bytes(), size))
+    with quiet_pillow():
+        return np.array(decode(read_file(file), size))
 
 
 def is_readable(file: Path, say: Callable[[str], None]) -> bool:

@@ -49,11 +49,11 @@ def print_part(part: Part, console: Console) -> None:
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(plain(values), indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(plain(values), indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
 
 
 def plain(value: Any) -> Any:
-    """For JSON: six digits, so that the size of a batch changes none; null for what is no number."""
+    """For JSON: five decimals, so that the size of a batch changes none; null for what is no number."""
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        return round(value, 5) if math.isfinite(value) else None
     return value
 
 

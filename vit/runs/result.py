@@ -19,9 +19,11 @@ RESULT = "result.json"
 
 def tested_epoch(folder: Path) -> int | None:
     """The epoch that a result.json in the folder is about."""
+    if not (folder / RESULT).is_file():
+        return None
     try:
         return json.loads((folder / RESULT).read_text(encoding="utf-8"))["passes"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

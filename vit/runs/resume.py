@@ -10,7 +10,6 @@ from vit.settings import TrainSettings, UserError, show
 from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint
 
 SETTINGS = "settings.json"
-PLACES = ("data.root", "data.url", "runs", "resume", "init_from")  # are never in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
     if not place.exists():
         raise UserError(f"resume={place} is not there")
     folder = (place if place.is_dir() else place.parent).resolve()
+    if links := [path for path in folder.rglob("*") if path.is_symlink()]:
+        raise UserError(f"{links[0]} is a link, through which a run that is resumed would write elsewhere: remove it")
     command, own = _read_settings(folder)
     resumed = Resumed(folder, command, None, None)
     if place.is_file() or (folder / LAST).exists():
@@ -62,11 +63,12 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
 
 
 def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The command and the settings, but for an address to fetch from: that must be typed."""
     path = folder / SETTINGS
+    if not path.is_file():  # a pipe, too, would be waited for without end
+        raise UserError(f"resume={folder} is no run folder: it has no {SETTINGS}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return str(content["command"]), dict(content["settings"])
-    except FileNotFoundError:
-        raise UserError(f"resume={folder} is no run folder: it has no {SETTINGS}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return str(content["command"]), {**content["settings"], "data.url": None}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error})") from error

@@ -16,6 +16,7 @@ from lightning.pytorch.profilers import Profiler
 from rich.console import Console
 
 from vit.data import Augmentation, ImageData, ImageSet, load_images
+from vit.data.image_set import fingerprint
 from vit.evaluation.score import Score, score
 from vit.inspection.attention_logger import AttentionLogger, Shown
 from vit.inspection.data_logger import DataLogger
@@ -23,16 +24,17 @@ from vit.inspection.fonts import drawable
 from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
+from vit.runs.cluster import launcher, machines
 from vit.runs.fine_tuning import begin_from
 from vit.runs.folder import is_leader, lock_folder, shared_folder
 from vit.runs.machine import advise_on_memory, plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
-from vit.runs.resume import PLACES, SETTINGS, Resumed, resume
-from vit.settings import Stopped, TrainSettings, UserError
+from vit.runs.resume import SETTINGS, Resumed, resume
+from vit.settings import PLACES, Stopped, TrainSettings, UserError
 from vit.training.averaging import AverageWeights
-from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, load, write_atomically
+from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, in_short, load, write_atomically
 from vit.training.classifier import Classifier
-from vit.training.logger import RunLogger, WriteMetrics
+from vit.training.logger import RunLogger, StopWhereDiverged, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
 from vit.training.precision import Device, choose
 from vit.training.pretrained import fitted
@@ -83,6 +85,8 @@ def train(
             settings, by_file, source = begin_from(settings, settings.names() if resumed else typed)
             given = {**given, **by_file}
         device = choose(settings.device, settings.precision, devices=settings.devices)
+        nodes = machines(settings)
+        processes = nodes * settings.devices
         root = Path(settings.data_root or "data").expanduser().resolve()
         image_set = images or load_images(
             settings.data, root=root, url=settings.data_url, image_size=settings.image_size, say=console.print
@@ -95,10 +99,8 @@ def train(
             workers=settings.workers,
             pin=device.name == "cuda",
         )
-        if 0 < len(data.validation) < settings.devices:
-            raise UserError(
-                f"validation={len(data.validation)} is less than one image for each of devices={settings.devices}"
-            )
+        if 0 < len(data.validation) < processes:
+            raise UserError(f"validation={len(data.validation)} is less than one image for each of devices={processes}")
         torch.manual_seed(settings.seed)
         facts = _facts(settings, image_set, data, device, resumed)
         began -= 60 * facts.minutes  # as if one process had done it all, without a break
@@ -124,13 +126,15 @@ def train(
         trainer = Trainer(
             accelerator=device.name,
             devices=settings.devices,
-            strategy="ddp" if settings.devices > 1 else "auto",
+            num_nodes=nodes,
+            strategy="ddp" if processes > 1 else "auto",
             precision=device.precision,  # type: ignore[arg-type]
             max_epochs=settings.epochs,
             gradient_clip_val=settings.clip or None,
             deterministic=settings.deterministic or None,
             callbacks=[
                 ShowProgress(console),
+                StopWhereDiverged(folder),
                 AttentionLogger(
                     _shown(data, classes, names),
                     (data.validation.images, data.validation.labels),
@@ -149,21 +153,21 @@ def train(
                 stop,
             ],
             logger=_logger(settings, folder, resumed, console) if leader else False,
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *([environment] if (environment := launcher()) else [])],
             profiler=profiler,
             use_distributed_sampler=False,  # ImageData has its own
             limit_val_batches=1.0 if len(data.validation) else 0,
             num_sanity_val_steps=0,
             enable_progress_bar=False,
             enable_model_summary=False,
-            default_root_dir=folder,
+            default_root_dir=folder / "none",  # it would resume from any hpc_ckpt_*.ckpt that it found
         )
         try:
             checkpoint = resumed.checkpoint if resumed else None
             if checkpoint is not None and checkpoint.name != LAST:  # from here on this is where the run stands
                 write_atomically(folder / LAST, checkpoint.read_bytes())
             if facts.epoch < settings.epochs:
-                trainer.fit(classifier(vit, settings, data, device), data, ckpt_path=checkpoint, weights_only=True)
+                _fit(trainer, classifier(vit, settings, data, device), data, checkpoint, stop)
             if not leader:
                 return None
             # The one look at the test images: the file that evaluate reads, by the function that it calls.
@@ -229,6 +233,7 @@ def _facts(
         train_images=len(data.train),
         precision=device.precision,
         weights="averaged" if settings.ema else "raw",
+        validation_fingerprint=fingerprint(data.validation.images),
     )
     if resumed is None or resumed.facts is None:
         return facts
@@ -243,6 +248,20 @@ def _smaller(settings: TrainSettings) -> str:
     if settings.resume is not None:
         return "a resumed run keeps its sizes; free memory, try device=cpu, or begin a run with a smaller batch_size"
     return f"lower batch_size={settings.batch_size}, dim or depth, or image_size"
+
+
+def _fit(trainer: Trainer, model: Classifier, data: ImageData, checkpoint: Path | None, stop: StopOnSignal) -> None:
+    """Raises Stopped if a signal came, and UserError if the checkpoint does not hold what Lightning goes on from."""
+    try:
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+    except (OSError, UserError):
+        raise
+    except Exception as error:
+        if stop.received is not None:  # another process stopped first, and the connection to it broke
+            raise Stopped(stop.received) from error
+        if checkpoint is not None and not stop.began:
+            raise UserError(f"{checkpoint} cannot be gone on with ({in_short(error)})") from error
+        raise
 
 
 def averaging(settings: TrainSettings, device: Device) -> list[Callback]:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.settings import UserError
-from vit.training.checkpoint import write_atomically
+from vit.training.checkpoint import LAST, write_atomically
 
 LOG_EVERY = 10  # steps
 METRICS = "metrics.csv"
@@ -63,16 +64,19 @@ class WriteMetrics(Callback):
         self.finished = finished
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rows = read_metrics(self.file)
-        if rows and trainer.is_global_zero:
-            self._write([row for row in rows if int(row["epoch"]) <= self.finished])
+        if not self.file.is_file() or not trainer.is_global_zero:
+            return
+        kept = [row for row in read_metrics(self.file) if int(row["epoch"]) <= self.finished]
+        epochs = [int(row["epoch"]) for row in kept]
+        if self.finished and epochs != [*range(min(epochs, default=0), self.finished + 1)]:
+            raise UserError(f"{self.file} is damaged (it lacks epochs): move it away to go on without what it says")
+        self._write(kept)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.mark = time.perf_counter()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        groups = trainer.optimizers[0].param_groups
-        self.rates = {f"learning_rate/{g['name']}": g["lr"] for g in groups if g["name"] in ("muon", "adamw", "head")}
+        self.rates = learning_rates(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -80,10 +84,11 @@ class WriteMetrics(Callback):
         now = time.perf_counter()
         self.seconds, self.mark = self.seconds + now - self.mark, now
         self.images += len(batch[1]) * trainer.world_size
-        if trainer.global_step % LOG_EVERY and not trainer.is_last_batch:
+        if not is_logged(trainer):
             return
         values = {"train/loss": float(outputs["loss"]), "train/accuracy": float(outputs["accuracy"])}
-        values |= {**self.rates, "throughput/images_per_second": self.images / self.seconds}
+        values |= {f"learning_rate/{name}": rate for name, rate in self.rates.items()}
+        values["throughput/images_per_second"] = self.images / self.seconds
         self.images, self.seconds = 0, 0.0
         if trainer.logger is not None:
             trainer.logger.log_metrics(values, step=trainer.global_step)
@@ -110,6 +115,38 @@ class WriteMetrics(Callback):
         write_atomically(self.file, text.getvalue().encode())
 
 
+class StopWhereDiverged(Callback):
+    """Ends a training whose weights are nan or infinite, as they are after such a loss, before they are saved.
+
+    It looks only where the loss is read anyway: in each step, a GPU would wait for the CPU. All processes of a run hold
+    the same weights, and so decide alike.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.last = folder / LAST
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if not is_logged(trainer) or torch.stack([w.isfinite().all() for w in pl_module.parameters()]).all():
+            return
+        rates = ", ".join(f"{name} {rate:.3g}" for name, rate in learning_rates(trainer).items())
+        kept = f"{self.last} keeps the last whole epoch" if self.last.exists() else "no epoch was whole"
+        raise UserError(
+            f"the loss or a weight is nan or infinite by step {trainer.global_step} (learning rate: {rates}): "
+            f"begin a run with a lower lr or muon_lr, a longer warmup or clip=1; {kept}"
+        )
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Whether the numbers of the step just made are read."""
+    return trainer.global_step % LOG_EVERY == 0 or trainer.is_last_batch
+
+
+def learning_rates(trainer: Trainer) -> dict[str, float]:
+    """By the name of the optimiser's part; before a step those that it takes, after it those of the next."""
+    groups = trainer.optimizers[0].param_groups
+    return {group["name"]: group["lr"] for group in groups if group["name"] in ("muon", "adamw", "head")}
+
+
 def _wait_for_a_later_name(folder: Path) -> None:
     """TensorBoard reads event files in the order of their names, which hold the second in which they were begun."""
     names = [file.name.split(".")[3] for file in folder.glob("events.out.tfevents.*")]
@@ -123,8 +160,10 @@ def read_metrics(file: Path) -> list[dict[str, str]]:
     if not file.is_file():
         return []
     try:
-        with open(file, newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
+        text = file.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(text.splitlines()))
+        if (text and not text.endswith("\n")) or any(None in row or None in row.values() for row in rows):
+            raise ValueError("it is cut off")
         for row in rows:
             int(row["epoch"]), [float(value) for value in row.values() if value]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:

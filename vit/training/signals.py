@@ -19,7 +19,7 @@ class StopOnSignal(Callback):
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.training = False
+        self.training = self.began = False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class StopOnSignal(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._install()  # Lightning has put its own handler before ours, which leaves with exit status 0
-        self.training = True
+        self.training = self.began = True
 
     def on_train_batch_end(self, *_: Any) -> None:
         self._obey()
