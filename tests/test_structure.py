@@ -123,14 +123,15 @@ def test_C2_versions_whose_interface_is_used_are_required() -> None:
 
 
 def test_every_direct_dependency_is_imported() -> None:
-    """And nothing else is, so that an install from nothing is whole; but for the peers, without which all else runs."""
+    """And nothing else is, so that an install from nothing is whole; but for peers and ONNX, without which all else runs."""
     provides = importlib.metadata.packages_distributions()
     used = set()
     for file in modules():
         used |= {module.partition(".")[0] for module in imports(file)}
     names = {re.sub(r"[-_.]+", "-", name).lower() for root in used for name in provides.get(root, [])}
     declared = {Requirement(line).name.lower() for line in PROJECT["dependencies"]}
-    peers = {Requirement(line).name.lower() for line in PROJECT["optional-dependencies"]["bench"]}
+    optional = PROJECT["optional-dependencies"]
+    peers = {Requirement(line).name.lower() for line in [*optional["bench"], *optional["export"]]}
     brought = {"numpy", "pillow", "werkzeug"}  # required by torchvision, matplotlib and tensorboard
     assert names - peers - brought - {PROJECT["name"]} <= declared | {"omegaconf"}
     assert declared - {"pytorch-lightning"} <= names

@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vit.settings import (
     BenchmarkSettings,
     EvaluateSettings,
+    ExportSettings,
     PredictSettings,
     Stopped,
     TrainSettings,
@@ -43,7 +44,13 @@ from vit.settings import (
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings] | type[BenchmarkSettings]
+Settings = (
+    type[TrainSettings]
+    | type[EvaluateSettings]
+    | type[PredictSettings]
+    | type[ExportSettings]
+    | type[BenchmarkSettings]
+)
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -123,6 +130,18 @@ def predict(configs: Path) -> None:
         predict(settings)
 
     _run_once(PredictSettings, configs, run)
+
+
+def export(configs: Path) -> None:
+    """scripts/export.py."""
+
+    def run(config: DictConfig) -> None:
+        settings = ExportSettings.from_values(_flat(config))
+        from vit.runs.export import export
+
+        export(settings)
+
+    _run_once(ExportSettings, configs, run)
 
 
 def _run_once(

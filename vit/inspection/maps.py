@@ -55,11 +55,12 @@ def method_matrices(seen: Attention, *, classes: Tensor | None = None) -> dict[s
     chosen = seen.logits.argmax(1) if classes is None else classes
     gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
     maps = [weights.detach() for weights in seen.maps]
-    return {
-        "last layer": maps[-1].mean(dim=1),
-        "rollout": rollout(maps),
-        "relevance": relevance(maps, gradients),
-    }
+    return {**plain_matrices(maps), "relevance": relevance(maps, gradients)}
+
+
+def plain_matrices(maps: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Those of `method_matrices` that need no gradient, from L × (B,h,T,T)."""
+    return {"last layer": maps[-1].mean(dim=1), "rollout": rollout(maps)}
 
 
 def read_matrices(matrices: dict[str, Tensor], readout: Tensor, *, grid: tuple[int, int]) -> dict[str, Tensor]:

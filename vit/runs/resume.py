@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.settings import TrainSettings, UserError, show
-from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint
+from vit.training.checkpoint import LAST, WEIGHTS_ONLY, Facts, find_checkpoint, read_checkpoint
 
 SETTINGS = "settings.json"
 PLACES = ("data.root", "data.url", "runs", "resume")  # are never in a checkpoint
@@ -40,6 +40,8 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
     place = Path(settings.resume).expanduser()
     if not place.exists():
         raise UserError(f"resume={place} is not there")
+    if place.suffix == WEIGHTS_ONLY:
+        raise UserError(f"resume={place} has weights only; resume={place.parent} goes on with a run")
     folder = (place if place.is_dir() else place.parent).resolve()
     command, own = _read_settings(folder)
     resumed = Resumed(folder, command, None, None)
