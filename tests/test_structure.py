@@ -79,7 +79,7 @@ def test_size_stays_that_of_an_evening() -> None:
     assert leaves <= set(reading)
     assert lines_of_code(*(vit / "model").rglob("*.py")) <= 450
     assert lines_of_code(*(file for file in reading if file not in leaves)) <= 1200
-    assert lines_of_code(*modules()) <= 5450
+    assert lines_of_code(*modules()) <= 5645
     assert lines_of_code(*(REPOSITORY / "scripts").glob("*.py")) <= 100
     assert len(list((REPOSITORY / "configs").rglob("*.yaml"))) <= 12
 
@@ -123,7 +123,7 @@ def test_C2_versions_whose_interface_is_used_are_required() -> None:
 
 
 def test_every_direct_dependency_is_imported() -> None:
-    """And nothing else is, so that an install from nothing is whole; but for peers and ONNX, without which all else runs."""
+    """And nothing else is, so that an install from nothing is whole; but for peers and ONNX, which little needs."""
     provides = importlib.metadata.packages_distributions()
     used = set()
     for file in modules():

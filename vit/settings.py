@@ -423,14 +423,9 @@ class ExportSettings(_Settings):
     purpose: ClassVar[str] = "Write a network for use elsewhere: python scripts/export.py checkpoint=RUN format=onnx"
 
     checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
-    format: str = _key(
-        "onnx",
-        "the whole, from uint8 images to logits (onnx, torch_export); the weights alone (safetensors)",
-        "output",
-        choices=("onnx", "torch_export", "safetensors"),
-    )
+    format: str = _key("onnx", "safetensors: weights only", "output", choices=("onnx", "torch_export", "safetensors"))
     attention: bool = _key(False, "attention maps and readout as further outputs", "output")
-    output: str | None = _key(None, "file to write; null: the checkpoint's name with another ending", "output")
+    output: str | None = _key(None, "file to write; null: beside the checkpoint", "output")
 
     def check_jointly(self) -> None:
         if self.checkpoint is None:

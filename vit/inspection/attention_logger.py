@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from vit.inspection import map_record
 from vit.inspection.figures import filter_figure, matrix_figure, position_figure
 from vit.inspection.fonts import drawable
 from vit.inspection.log_picture import log_picture, tensorboard_of
-from vit.inspection.maps import logit_lens, method_matrices, plain_matrices, read_matrices, readout_maps
+from vit.inspection.maps import logit_lens, method_matrices, read_matrices, readout_maps
 from vit.inspection.measures import (
     attention_distance,
     attention_entropy,
@@ -36,7 +35,7 @@ from vit.inspection.pictures import attention_sheet, headed, lens_sheet, method_
 from vit.model import Attention, ViT
 
 TIMES = 10  # TensorBoard keeps ten pictures of a tag unless told otherwise
-UNENDING = 100_000  # steps over which the ten looks are spread if a training has no end
+UNENDING = 1_000_000_000  # steps, at most, over which the ten looks are spread
 MEMORY = 2 << 30  # bytes at most that maps may take while they are looked at
 LENSES = 6  # layers at most of which the logit lens is drawn
 PROJECTED, THUMBNAIL = 1000, 32  # images at most in the projector, and the side of their pictures in pixels
@@ -48,13 +47,16 @@ HOW_TO_READ = Path(__file__).with_name("how_to_read.md")
 class Shown:
     """The images that are looked at: uint8 (B,C,H,W), their labels (B,) and the names of all classes.
 
-    Where there are no classes, each image can have a name and a label of its own. masks: bool (B,H,W), true on the
-    object, where it is known. note stands before each title.
+    Where there are no classes, each image can have a name and a label of its own. mean and std are those of each
+    channel, scaled to 0–1, by which a network wants its images normalised. masks: bool (B,H,W), true on the object,
+    where it is known. note stands before each title.
     """
 
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     masks: Tensor | None = None
     note: str = ""
 
@@ -104,18 +106,12 @@ def measures(
     return {tag: float(value) for tag, value in found.items()}
 
 
-def joined_matrices(seen: Attention) -> dict[str, Tensor]:
-    """Those of all methods, or without relevance where the logits have no gradient."""
-    return method_matrices(seen) if seen.logits.requires_grad else plain_matrices(seen.maps)
-
-
 @contextlib.contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
     """All parts of it, until each is put back into the mode it was in."""
     modes = {part: part.training for part in module.modules()}
-    module.eval()
     try:
-        yield
+        yield module.eval()  # type: ignore[misc]
     finally:
         for part, training in modes.items():
             part.training = training
@@ -136,7 +132,7 @@ class AttentionLogger(Callback):
 
         attend(module, images) → maps, logits
 
-    images are float32 (B,C,H,W) on the module's device, normalised by mean and std, and the module is in eval mode.
+    images are float32 (B,C,H,W) on the module's device, normalised, and the module is in eval mode.
     maps holds for each layer the weights (B,h,T,T) after softmax, before dropout, queries in rows; the last
     N = rows · columns of the T tokens are the patches row by row. logits are (B,K), or None where there are no classes;
     relevance is drawn where they have a gradient, which must then lead to the maps (else detach them). pool says what
@@ -152,26 +148,19 @@ class AttentionLogger(Callback):
         shown: Shown,
         *,
         grid: tuple[int, int],
-        mean: Sequence[float],
-        std: Sequence[float],
         folder: str | Path,
         pool: str = "cls",
         say: Callable[[str], None] = print_flushed,
     ) -> None:
         self.attend, self.shown, self.pool = attend, shown, pool
         self.grid, self.patch_size = grid, shown.images.shape[2] // grid[0]
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.folder = Path(folder)
-        self.say = say
+        self.folder, self.say = Path(folder), say
         self.classes = tuple(map(printable, shown.classes))
         self.names = drawable(self.classes, say)  # as pictures can write them
-        self.steps: list[int] = []
-        self.last = 0
+        self.steps: list[int] = []  # at which it is still to look
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        total = trainer.estimated_stepping_batches
-        self.steps = sorted(picture_steps(int(total) if math.isfinite(total) else UNENDING))
-        self.last = self.steps[-1]
+        self.steps = sorted(picture_steps(int(min(trainer.estimated_stepping_batches, UNENDING))))
         images = self.images_that_fit(pl_module)
         if images == 0:
             self.say("attention is not drawn: the maps of one image would take more than 2 GiB; patches are many")
@@ -197,22 +186,41 @@ class AttentionLogger(Callback):
         """As the function of this name, by a look at the first image."""
         with torch.enable_grad(), in_eval_mode(module):
             seen = self.look(module, self._normalized(module)[:1].requires_grad_())
-            joined_matrices(seen)
+            method_matrices(seen)
         return MEMORY // (4 * sum(weights.nbytes for weights in seen.maps))
 
     def look(self, module: Any, images: Tensor) -> Attention:
         """What the network sees in normalised images (B,C,H,W)."""
         maps, logits = self.attend(module, images)
-        refuse_unusable(maps, logits, images, grid=self.grid, pool=self.pool, classes=len(self.classes))
+        self._refuse_unusable(maps, logits, images)
         tokens, patches = maps[0].shape[3], self.grid[0] * self.grid[1]
+        start, count = (0, 1) if self.pool == "cls" else (tokens - patches, patches)
         readout = images.new_zeros(len(images), tokens)
-        readout[:, slice(1) if self.pool == "cls" else slice(tokens - patches, tokens)] = 1
+        readout[:, start : start + count] = 1 / count
         nothing = images.new_zeros(len(images), 0)
-        readout /= readout.sum(dim=1, keepdim=True)
         return Attention(nothing if logits is None else logits, tuple(maps), readout, nothing, ())
 
+    def _refuse_unusable(self, maps: Sequence[Tensor], logits: Tensor | None, images: Tensor) -> None:
+        (rows, columns), (count, _, height, width) = self.grid, images.shape
+        if self.pool not in ("cls", "mean"):
+            raise ValueError(f"pool={self.pool} is unknown; it is one of cls mean")
+        if height % rows or width % columns:
+            raise ValueError(f"grid={self.grid} does not divide the images, {height}×{width}")
+        if len(maps) == 0:
+            raise ValueError("attend returned no maps: does the network use a fused kernel, which forms none?")
+        tokens, fewest = maps[0].shape[-1], rows * columns + (self.pool == "cls")
+        shapes = {tuple(weights.shape) for weights in maps}
+        if shapes != {(count, maps[0].shape[1], tokens, tokens)} or tokens < fewest:
+            raise ValueError(
+                f"attend returned maps of {sorted(shapes)}; all must be ({count},h,T,T), T at least {fewest}"
+            )
+        if max(float((weights.detach().sum(dim=3) - 1).abs().max()) for weights in maps) > 0.02:
+            raise ValueError("the rows of the maps do not sum to 1: they are wanted after softmax and before dropout")
+        if logits is not None and logits.shape != (count, len(self.classes)):
+            raise ValueError(f"attend returned logits {tuple(logits.shape)} for {len(self.classes)} classes")
+
     def _normalized(self, module: Any) -> Tensor:
-        return normalize(self.shown.images.to(module.device), self.mean, self.std)
+        return normalize(self.shown.images.to(module.device), self.shown.mean, self.shown.std)
 
     def _log(self, trainer: Trainer, module: Any, step: int) -> None:
         if not trainer.is_global_zero:
@@ -230,12 +238,10 @@ class AttentionLogger(Callback):
         with torch.enable_grad():
             # the images too, so that relevance has its gradients where all weights are frozen
             seen = self.look(module, self._normalized(module).requires_grad_())
-            matrices = joined_matrices(seen)
+            matrices = method_matrices(seen)
         with torch.no_grad():
             seen = seen._replace(maps=tuple(weights.detach().float() for weights in seen.maps))
             maps = read_matrices(matrices, seen.readout, grid=self.grid)
-            for tag, picture in self.pictures(seen, maps, step):
-                self._log_picture(trainer, tag, picture, step, f"step_{step:06d}_")
             if logger := tensorboard_of(trainer):
                 masks = None if self.shown.masks is None else self.shown.masks.to(module.device)
                 found = measures(seen, maps, masks, grid=self.grid, patch_size=self.patch_size)
@@ -250,20 +256,19 @@ class AttentionLogger(Callback):
                     classes=self.classes,
                 )
                 map_record.write(logger.experiment, blobs, step)
-            if step >= self.last:
-                for tag, picture in self.last_pictures(seen, step):
-                    self._log_picture(trainer, tag, picture, step)
+            for tag, picture in self.pictures(seen, maps, step):
+                name = tag.removeprefix("attention/").replace("/", "_")
+                once = tag.startswith(("matrix", "embedding"))
+                file = self.folder / (f"{name}.png" if once else f"step_{step:06d}_{name}.png")
+                log_picture(trainer, file, tag=tag, picture=picture, step=step)
+            if not self.steps:
                 self.log_end(trainer, module, step)
-
-    def _log_picture(self, trainer: Trainer, tag: str, picture: np.ndarray, step: int, prefix: str = "") -> None:
-        name = (tag.removeprefix("attention/") if prefix else tag).replace("/", "_")
-        log_picture(trainer, self.folder / f"{prefix}{name}.png", tag=tag, picture=picture, step=step)
 
     def _titles(self, names: Sequence[str]) -> list[str]:
         return [self.shown.note + names[int(label)] for label in self.shown.labels]
 
     def pictures(self, seen: Attention, maps: dict[str, Tensor], step: int) -> Iterator[tuple[str, np.ndarray]]:
-        """What is drawn at each look, by tag."""
+        """What is drawn, by tag: at each look, and at the last also the matrices of one image."""
         shown, depth = self.shown, len(seen.maps)
         true = titles = self._titles(self.names)
         for layer, weights in enumerate(seen.maps, start=1):
@@ -279,43 +284,18 @@ class AttentionLogger(Callback):
         title = f"{shown.note}all layers, step {step:,}: where the network looked"
         title += "; relevance is for the class found" if "relevance" in maps else ""
         yield "attention/methods", headed(method_sheet(shown.images, maps, titles), title, scale=True)
-
-    def last_pictures(self, seen: Attention, step: int) -> Iterator[tuple[str, np.ndarray]]:
-        """What is drawn once, at the end, by tag: matrices of one image."""
+        if self.steps:
+            return
         before = seen.readout.shape[1] - self.grid[0] * self.grid[1]
         read = int((seen.readout[0, :before] > 0).sum())
         prefix = ["class token"] * read + [f"register {i + 1}" for i in range(before - read)]
-        title = self._titles(self.names)[0]
-        for layer in sorted({1, len(seen.maps)}):
-            titled = f"{title}, layer {layer}, step {step}"
-            figure = matrix_figure(seen.maps[layer - 1][0], title=titled, prefix=prefix, grid=self.grid)
+        for layer in sorted({1, depth}):
+            title = f"{true[0]}, layer {layer}, step {step}"
+            figure = matrix_figure(seen.maps[layer - 1][0], title=title, prefix=prefix, grid=self.grid)
             yield f"matrix/layer_{layer:02d}", figure
 
     def log_end(self, trainer: Trainer, module: Any, step: int) -> None:
         """What is logged once, at the end, beside pictures."""
-
-
-def refuse_unusable(
-    maps: Sequence[Tensor], logits: Tensor | None, images: Tensor, *, grid: tuple[int, int], pool: str, classes: int
-) -> None:
-    """Raise ValueError where `AttentionLogger` cannot show what attend returned."""
-    (rows, columns), (count, _, height, width) = grid, images.shape
-    if pool not in ("cls", "mean"):
-        raise ValueError(f"pool={pool} is unknown; it is one of cls mean")
-    if height % rows or width % columns:
-        raise ValueError(f"grid={grid} does not divide the images, {height}×{width}")
-    if len(maps) == 0:
-        raise ValueError("attend returned no maps: does the network use a fused kernel, which forms none?")
-    shapes = sorted({tuple(weights.shape) for weights in maps})
-    batch, _, queries, keys = shapes[0] if len(shapes[0]) == 4 else (0, 0, 0, 0)
-    fewest = rows * columns + (pool == "cls")
-    if len(shapes) > 1 or batch != count or queries != keys or keys < fewest:
-        found = " ".join(map(str, shapes))
-        raise ValueError(f"attend returned maps of shape {found}; all must be ({count},h,T,T) with T at least {fewest}")
-    if max(float((weights.sum(dim=3) - 1).abs().max()) for weights in maps) > 0.02:
-        raise ValueError("the rows of the maps do not sum to 1: weights after softmax and before dropout are wanted")
-    if logits is not None and logits.shape != (count, classes):
-        raise ValueError(f"attend returned logits of shape {tuple(logits.shape)}, but there are {classes} classes")
 
 
 class ViTLogger(AttentionLogger):
@@ -330,12 +310,10 @@ class ViTLogger(AttentionLogger):
         shown: Shown,
         unseen: tuple[Tensor, Tensor],
         *,
-        mean: Sequence[float],
-        std: Sequence[float],
-        folder: str | Path,
+        folder: Path,
         say: Callable[[str], None] = print_flushed,
     ) -> None:
-        super().__init__(vit.attend, shown, grid=vit.grid, mean=mean, std=std, folder=folder, say=say)
+        super().__init__(vit.attend, shown, grid=vit.grid, folder=folder, say=say)
         self.vit, self.unseen = vit, unseen
 
     def images_that_fit(self, module: Any) -> int:
@@ -352,9 +330,8 @@ class ViTLogger(AttentionLogger):
         title = f"logit lens, step {step:,}: the class that each patch is taken for; the paler, the less sure"
         drawn = lens_sheet(self.shown.images, read, self._titles(self.names), self.names)
         yield "logit_lens", headed(drawn, title)
-
-    def last_pictures(self, seen: Attention, step: int) -> Iterator[tuple[str, np.ndarray]]:
-        yield from super().last_pictures(seen, step)
+        if self.steps:
+            return
         embedding, channels = self.vit.patch_embedding, self.vit.patch_embedding.image_shape[0]
         if channels in (1, 3):
             weight = embedding.projection.weight
@@ -363,12 +340,11 @@ class ViTLogger(AttentionLogger):
             yield "embedding/positions", position_figure(positions[0, -self.grid[0] * self.grid[1] :], grid=self.grid)
 
     def log_end(self, trainer: Trainer, module: Any, step: int) -> None:
-        logger = tensorboard_of(trainer)
-        if logger is None or not len(self.unseen[0]):
+        if (logger := tensorboard_of(trainer)) is None or not len(self.unseen[0]):
             return
         images, labels = (part[:PROJECTED] for part in self.unseen)
         features = [
-            self.vit.features(normalize(batch.to(module.device), self.mean, self.std)).float().cpu()
+            self.vit.features(normalize(batch.to(module.device), self.shown.mean, self.shown.std)).float().cpu()
             for batch in images.split(256)
         ]
         writer = logger.experiment

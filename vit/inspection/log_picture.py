@@ -19,8 +19,7 @@ def log_picture(trainer: Trainer, file: Path, *, tag: str, picture: np.ndarray, 
     encoded = png(picture)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(encoded)
-    logger = tensorboard_of(trainer)
-    if logger is None:
+    if (logger := tensorboard_of(trainer)) is None:
         return
     from tensorboard.compat.proto.summary_pb2 import Summary
 

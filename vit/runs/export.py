@@ -1,5 +1,6 @@
 """A network in a file for use elsewhere, read back and compared before anybody relies on it."""
 
+import dataclasses
 import importlib.util
 import io
 import json
@@ -7,25 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from vit.data import normalize
 from vit.model import ViT
 from vit.runs.machine import plain_console, silence_unneeded
 from vit.settings import ExportSettings, UserError
-from vit.training.checkpoint import Facts, find_checkpoint, load, to_safetensors, write_atomically
+from vit.training.checkpoint import WEIGHTS_ONLY, Facts, find_checkpoint, load, write_atomically
 
-OUTPUTS = {
-    "logits": "logits (batch,classes)",
-    "attention": "attention (batch,layers,heads,tokens,tokens): each row of queries sums to 1",
-    "readout": "readout (batch,tokens): the weight of each token in the pooled vector",
-}
-ENDINGS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": ".safetensors"}
-BATCHES = (1, 2, 5)  # on which the file is compared
-CLOSE = 1e-4  # of the largest value, or of 1
-ONNX_BYTES = 2 << 30  # at most, by the format of the file
-
-Run = Callable[[Tensor], dict[str, Tensor]]
+ENDINGS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": WEIGHTS_ONLY}
+CLOSE = 1e-4  # what rounding may change, in units of the largest value or of 1
 
 
 class Deployed(nn.Module):
@@ -37,19 +30,21 @@ class Deployed(nn.Module):
 
     def __init__(self, vit: ViT, facts: Facts, *, attention: bool) -> None:
         super().__init__()
-        self.vit, self.attention = vit, attention
-        self.mean, self.std = facts.mean, facts.std
-        self.outputs = ("logits", "attention", "readout") if attention else ("logits",)
+        self.vit, self.facts, self.attention = vit, facts, attention
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        pixels = normalize(images, self.mean, self.std)
+        pixels = normalize(images, self.facts.mean, self.facts.std)
         if not self.attention:
             return {"logits": self.vit(pixels)}
         seen = self.vit.attend(pixels)
         return {"logits": seen.logits, "attention": torch.stack(seen.maps, dim=1), "readout": seen.readout}
 
+    def noise(self, batch: int) -> Tensor:
+        """Images that it takes."""
+        return torch.randint(256, (batch, *self.vit.patch_embedding.image_shape), dtype=torch.uint8)
 
-def export(settings: ExportSettings) -> Path:
+
+def export(settings: ExportSettings) -> None:
     """Write the file, read it back, and print by how much what it computes differs.
 
     Raises UserError where something is missing, or if it differs by more than rounding does.
@@ -57,117 +52,80 @@ def export(settings: ExportSettings) -> Path:
     assert settings.checkpoint is not None
     silence_unneeded()
     console = plain_console()
-    if settings.format == "onnx":
-        _require_onnx()
+    needed = ("onnx", "onnxscript", "onnxruntime") if settings.format == "onnx" else ()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise UserError(f"format=onnx needs {' and '.join(missing)}: pip install -e '.[export]'")
     path = find_checkpoint(settings.checkpoint)
     vit, facts = load(path)
     console.print(f"checkpoint   {path}: epoch {facts.epoch}, {facts.weights} weights, trained on {facts.images}")
-    file = Path(settings.output).expanduser() if settings.output else path.with_suffix(ENDINGS[settings.format])
-    if file.resolve() == path.resolve():
-        raise UserError(f"output={file} is the checkpoint itself")
+    file = Path(settings.output or path.with_suffix(ENDINGS[settings.format])).expanduser()
+    if file.suffix != ENDINGS[settings.format]:
+        raise UserError(f"output={file} must end in {ENDINGS[settings.format]}")
     network = Deployed(vit, facts, attention=settings.attention).eval()
-    write, read = FORMATS[settings.format]
-    write_atomically(file, write(network, facts))
-    console.print(f"written      {file.resolve()} ({file.stat().st_size / 1e6:,.1f} MB)")
-    difference, largest = compare(network, read(file))
-    if not difference <= CLOSE * max(1.0, largest):
+    write_atomically(file, content(network, settings.format))
+    difference = compare(network, read(file, settings.format))
+    if difference > CLOSE:
         file.unlink()
         raise UserError(f"the file computed something else, by {difference:.1e}, and was deleted: please report it")
-    console.print(f"read back    differs by at most {difference:.1e} (in values up to {largest:.2g})")
-    return file
+    console.print(f"written      {file.resolve()} ({file.stat().st_size / 1e6:,.1f} MB)")
+    console.print(f"read back    what it computes differs by at most {difference:.1e} of the largest value")
 
 
-@torch.inference_mode()
-def compare(network: Deployed, run: Run) -> tuple[float, float]:
-    """The largest difference in any output on noise, and the largest value."""
-    generator = torch.Generator().manual_seed(0)
-    difference = largest = 0.0
-    for batch in BATCHES:
-        images = _noise(network, batch, generator)
-        found = run(images)
-        for name, expected in network(images).items():
-            difference = max(difference, float((found[name] - expected).abs().nan_to_num(torch.inf).max()))
-            largest = max(largest, float(expected.abs().max()))
-    return difference, largest
+def content(network: Deployed, kind: str) -> bytes:
+    """The file's."""
+    described = describe(network)
+    if kind == "safetensors":
+        return save_tensors(network.vit.state_dict(), {name: described[name] for name in ("classes", "facts")})
+    example = (network.noise(2),)
+    if kind == "torch_export":
+        batch, file = torch.export.Dim("batch", min=1), io.BytesIO()
+        program = torch.export.export(network, example, dynamic_shapes={"images": {0: batch}})
+        torch.export.save(program, file, extra_files=described)
+        return file.getvalue()
+    names, axes = json.loads(described["outputs"]), {"images": {0: "batch"}}
+    exported = torch.onnx.export(network, example, dynamo=True, output_names=names, dynamic_shapes=axes, verbose=False)
+    assert exported is not None
+    exported.model.metadata_props.update(described)
+    return exported.model_proto.SerializeToString()
 
 
-def describe(network: Deployed, facts: Facts) -> dict[str, str]:
+def describe(network: Deployed) -> dict[str, str]:
     """What a user of the file needs to know."""
-    channels, height, width = network.vit.patch_embedding.image_shape
-    rows, columns = network.vit.grid
     return {
-        "input": f"images: uint8 (batch,{channels},{height},{width}), {'RGB' if channels == 3 else 'grey'}, 0 to 255, "
-        "not normalised, for that is inside; others are scaled and cut in the middle to this size",
-        "outputs": "; ".join(OUTPUTS[name] for name in network.outputs),
-        "tokens": f"{network.vit.prefix_tokens} that are no patch, then {rows} × {columns} patches row by row",
-        "classes": json.dumps(facts.classes),
-        "facts": facts.to_json(),
+        "input": f"images: uint8 {('batch', *network.vit.patch_embedding.image_shape)}, RGB or grey, 0 to 255, not "
+        "normalised: that is inside. Images of another size are scaled and cut in the middle.",
+        "outputs": json.dumps(list(network(network.noise(1)))),
+        "classes": json.dumps(network.facts.classes),
+        "facts": json.dumps(dataclasses.asdict(network.facts)),
     }
 
 
-def _noise(network: Deployed, batch: int, generator: torch.Generator | None = None) -> Tensor:
-    shape = (batch, *network.vit.patch_embedding.image_shape)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
-
-
-def _require_onnx() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"format=onnx needs {' and '.join(missing)}: pip install -e '.[export]'")
-
-
-def write_onnx(network: Deployed, facts: Facts) -> bytes:
-    if sum(parameter.nbytes for parameter in network.parameters()) > ONNX_BYTES:
-        raise UserError("an ONNX file holds at most 2 GiB, and these weights are more: try format=torch_export")
-    program = torch.onnx.export(
-        network,
-        (_noise(network, 2),),
-        dynamo=True,
-        input_names=["images"],
-        output_names=network.outputs,
-        dynamic_shapes={"images": {0: "batch"}},
-        verbose=False,
-    )
-    assert program is not None
-    program.model.metadata_props.update(describe(network, facts))
-    return program.model_proto.SerializeToString()
-
-
-def read_onnx(file: Path) -> Run:
+def read(file: Path, kind: str) -> Callable[[Tensor], dict[str, Tensor]]:
+    """What the file computes."""
+    if kind == "safetensors":
+        return Deployed(*load(file), attention=False).eval()
+    if kind == "torch_export":
+        return torch.export.load(file).module()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
     def run(images: Tensor) -> dict[str, Tensor]:
-        outputs = session.run(names, {"images": images.numpy()})
-        return {name: torch.from_numpy(value) for name, value in zip(names, outputs, strict=True)}
+        found = session.run(names, {"images": images.numpy()})
+        return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
 
     return run
 
 
-def write_torch_export(network: Deployed, facts: Facts) -> bytes:
-    batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(network, (_noise(network, 2),), dynamic_shapes={"images": {0: batch}})
-    content = io.BytesIO()
-    torch.export.save(program, content, extra_files=describe(network, facts))
-    return content.getvalue()
-
-
-def read_torch_export(file: Path) -> Run:
-    return torch.export.load(file).module()
-
-
-def write_safetensors(network: Deployed, facts: Facts) -> bytes:
-    return to_safetensors(network.vit, facts)
-
-
-def read_safetensors(file: Path) -> Run:
-    return Deployed(*load(file), attention=False).eval()
-
-
-FORMATS: dict[str, tuple[Callable[[Deployed, Facts], bytes], Callable[[Path], Run]]] = {
-    "onnx": (write_onnx, read_onnx),
-    "torch_export": (write_torch_export, read_torch_export),
-    "safetensors": (write_safetensors, read_safetensors),
-}
+@torch.inference_mode()
+def compare(network: Deployed, run: Callable[[Tensor], dict[str, Tensor]]) -> float:
+    """The largest difference on noise, in units of the largest value of an output, or of 1."""
+    worst = torch.zeros(())
+    for batch in (1, 2, 5):
+        images = network.noise(batch)
+        found = run(images)
+        for name, value in network(images).items():
+            difference = (found[name] - value).abs().max() / value.abs().max().clamp(min=1)
+            worst = torch.maximum(worst, difference.nan_to_num(torch.inf))
+    return float(worst)

@@ -127,8 +127,6 @@ def train(
                     vit,
                     _shown(data, classes),
                     (data.validation.images, data.validation.labels),
-                    mean=data.mean,
-                    std=data.std,
                     folder=folder / PICTURES,
                     say=say,
                 ),
@@ -268,7 +266,7 @@ def _shown(data: ImageData, classes: tuple[str, ...]) -> Shown:
     of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(classes))]
     in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
     masks = None if part.masks is None else part.masks[in_turn]
-    return Shown(part.images[in_turn], part.labels[in_turn], classes, masks, note)
+    return Shown(part.images[in_turn], part.labels[in_turn], classes, data.mean, data.std, masks, note)
 
 
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:

@@ -8,7 +8,7 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from safetensors import safe_open
 from safetensors.torch import load_file
-from safetensors.torch import save as save_tensors
 
 from vit.model import ViT
 from vit.settings import UserError
@@ -42,18 +41,6 @@ class Facts:
     step: int = 0
     minutes: float = 0.0  # of all processes that trained it
     validation_accuracy: float | None = None
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote. Raises ValueError or TypeError if it is something else."""
-        facts = json.loads(text)
-        facts |= {name: tuple(facts[name]) for name in ("classes", "mean", "std")}
-        if isinstance(size := facts["model"].get("image_size"), list):
-            facts["model"]["image_size"] = tuple(size)
-        return cls(**facts)
 
 
 def load(run: str | Path) -> tuple[ViT, Facts]:
@@ -89,7 +76,10 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
     """A checkpoint's content and facts; code in it is never run. Raises UserError if it cannot be read."""
     try:
         if path.suffix == WEIGHTS_ONLY:
-            return _read_safetensors(path)
+            with safe_open(path, "pt") as file:
+                facts = json.loads(file.metadata()["facts"])
+            facts |= {name: tuple(facts[name]) for name in ("classes", "mean", "std")}
+            return {"state_dict": load_file(path)}, Facts(**facts)
         if (damaged := zipfile.ZipFile(path).testzip()) is not None:  # torch itself compares no checksum
             raise ValueError(f"the checksum of {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -98,18 +88,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
         best = path.with_name(BEST)
         other = f"; {best} may be whole" if path.name == LAST and best.is_file() else ""
         raise UserError(f"{path} is broken or no checkpoint of this program ({_first_line(error)}){other}") from error
-
-
-def to_safetensors(vit: ViT, facts: Facts) -> bytes:
-    """A file of the weights by this program's own names, which `load` reads. It has no optimiser to go on with."""
-    weights = {name: value.contiguous() for name, value in vit.state_dict().items()}
-    return save_tensors(weights, {"facts": facts.to_json(), "classes": json.dumps(facts.classes), "format": "pt"})
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Any], Facts]:
-    with safe_open(path, "pt") as file:
-        facts = Facts.from_json(file.metadata()["facts"])
-    return {"state_dict": load_file(path)}, facts
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
