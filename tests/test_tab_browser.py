@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.browser import Page, tensorboard
@@ -216,6 +217,21 @@ def test_a_run_that_is_being_written_grows_on_the_page(tab: View, folder: Path, 
         map_record.write(writer, packed, 1500)
         writer.flush()
         tab.page.wait("document.querySelector('strong').textContent === '1,500'")
+
+
+def test_a_network_without_classes_and_gradients_has_neither_found_nor_relevance(tab: View, folder: Path) -> None:
+    seen, _, _ = record(vit := tiny_vit(), ["cat"])
+    nothing, pixels = torch.zeros(1, 0), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    facts: dict = {"step": 0, "grid": vit.grid, "titles": ["cat"], "classes": ()}
+    with SummaryWriter(folder / "plain") as writer:
+        map_record.write(writer, map_record.pack(seen._replace(logits=nothing), None, pixels, **facts), 0)
+    tab.page.open(tab.address)
+    tab.page.wait("fetch('runs').then(a => a.text()).then(t => t.includes('plain'))")
+    tab.open("run=plain", "head=relevance")
+    tab.caption("Layer 2, mean of heads: the readout of cat")
+    options = tab.page.run("[...document.querySelectorAll('select')[2].options].map(o => o.value).join()")
+    assert options == "mean,rollout,1,2,3,4"
+    assert tab.page.run("document.querySelector('.found').hidden")
 
 
 def test_every_control_has_a_name(tab: View) -> None:

@@ -32,6 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vit.settings import (
     BenchmarkSettings,
     EvaluateSettings,
+    ExportSettings,
     PredictSettings,
     Stopped,
     TrainSettings,
@@ -44,7 +45,7 @@ from vit.settings import (
 if typing.TYPE_CHECKING:
     from vit.runs.train import Outcome
 
-Settings = type[TrainSettings] | type[EvaluateSettings] | type[PredictSettings] | type[BenchmarkSettings]
+Settings = type[TrainSettings | EvaluateSettings | PredictSettings | ExportSettings | BenchmarkSettings]
 GROUPS = ("recipe", "data")  # keys of TrainSettings that name a YAML file
 
 
@@ -93,8 +94,7 @@ def evaluate(configs: Path) -> None:
     """scripts/evaluate.py. Training keys may be typed too, and are refused if they contradict the checkpoint."""
     claimed: dict[str, Any] = {}
 
-    def run(config: DictConfig) -> None:
-        settings = EvaluateSettings.from_values(_flat(config))
+    def run(settings: EvaluateSettings) -> None:
         from vit.runs.evaluate import evaluate
 
         evaluate(settings, claimed)
@@ -105,8 +105,7 @@ def evaluate(configs: Path) -> None:
 def benchmark(configs: Path) -> None:
     """scripts/benchmark.py."""
 
-    def run(config: DictConfig) -> None:
-        settings = BenchmarkSettings.from_values(_flat(config))
+    def run(settings: BenchmarkSettings) -> None:
         from vit.runs.benchmark import benchmark
 
         benchmark(settings)
@@ -117,8 +116,7 @@ def benchmark(configs: Path) -> None:
 def predict(configs: Path) -> None:
     """scripts/predict.py."""
 
-    def run(config: DictConfig) -> None:
-        settings = PredictSettings.from_values(_flat(config))
+    def run(settings: PredictSettings) -> None:
         from vit.runs.predict import predict
 
         predict(settings)
@@ -126,15 +124,26 @@ def predict(configs: Path) -> None:
     _run_once(PredictSettings, configs, run)
 
 
+def export(configs: Path) -> None:
+    """scripts/export.py."""
+
+    def run(settings: ExportSettings) -> None:
+        from vit.runs.export import export
+
+        export(settings)
+
+    _run_once(ExportSettings, configs, run)
+
+
 def _run_once(
-    table: Settings, configs: Path, run: Callable[[DictConfig], None], claimed: dict[str, Any] | None = None
+    table: Settings, configs: Path, run: Callable[[Any], None], claimed: dict[str, Any] | None = None
 ) -> None:
     """Leaves the process with status 0 only if the job succeeded."""
     failed: list[Exception] = []
 
     def job(config: DictConfig) -> None:
         try:
-            run(config)
+            run(table.from_values(_flat(config)))
         except Stopped as stopped:
             sys.exit(stopped.status)
         except UserError as error:

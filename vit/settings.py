@@ -445,6 +445,25 @@ class PredictSettings(_Settings):
             raise UserError("images=PATH is missing: an image, a folder of images, or several as [PATH,PATH]")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings(_Settings):
+    """The keys of scripts/export.py."""
+
+    program: ClassVar[str] = "export"
+    purpose: ClassVar[str] = "Write a network for use elsewhere: python scripts/export.py checkpoint=RUN format=onnx"
+
+    checkpoint: str | None = _key(None, "run folder (its last.ckpt is taken) or checkpoint", "checkpoint")
+    format: str = _key("onnx", "safetensors: weights only", "output", choices=("onnx", "torch_export", "safetensors"))
+    attention: bool = _key(False, "attention maps and readout as further outputs", "output")
+    output: str | None = _key(None, "file to write; null: beside the checkpoint", "output")
+
+    def check_jointly(self) -> None:
+        if self.checkpoint is None:
+            raise UserError("checkpoint=RUN is missing: a run folder or a checkpoint file")
+        if self.attention and self.format == "safetensors":
+            raise UserError("attention=true is about onnx and torch_export: safetensors holds weights only")
+
+
 def show(value: object) -> str:
     """A value as it is typed on the command line."""
     if value is None or isinstance(value, bool):

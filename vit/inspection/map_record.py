@@ -2,7 +2,7 @@
 
 blob 0: JSON, the header. Blobs 1 to B: PNG or JPEG, the images. Then one blob a layer: zlib of uint8 (B,h,T,T), each
 matrix divided by its own maximum and times 255, then, modulo 256, the difference to the row above of the difference to
-the column before. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise.
+the column before. The last: zlib of uint8 (B,T,T), the relevance matrices, likewise, unless relevance_scales is null.
 """
 
 import io
@@ -31,12 +31,12 @@ class MapRecord(NamedTuple):
     header: dict[str, Any]
     images: Tensor  # uint8 (B,3,H,W)
     maps: tuple[Tensor, ...]  # one a layer, (B,h,T,T)
-    relevance: Tensor  # (B,T,T)
+    relevance: Tensor | None  # (B,T,T)
 
 
 def pack(
     seen: Attention,
-    relevance: Tensor,
+    relevance: Tensor | None,
     images: Tensor,
     *,
     step: int,
@@ -48,16 +48,16 @@ def pack(
 ) -> list[bytes]:
     """Of as many images as fit into `largest` bytes, by default LARGEST; an empty list if not one does.
 
-    relevance: (B,T,T). images: uint8 (B,C,H,W), of any size. titles: the true class of each, or a name. What is not a
-    number becomes 0.
+    relevance: (B,T,T), or None if there is none. images: uint8 (B,C,H,W), of any size. titles: the true class of each,
+    or a name. What is not a number becomes 0.
     """
     heads, tokens = seen.maps[0].shape[1:3]
     fit = min(len(images), (largest or LARGEST) // (len(seen.maps) * heads * tokens**2))
     if fit == 0:
         return []
     layers = [_quantized(weights[:fit]) for weights in seen.maps]
-    relevances, relevance_scales = _quantized(relevance[:fit])
-    likeliest = seen.logits[:fit].detach().softmax(dim=1).nan_to_num().topk(min(LIKELIEST, len(classes)))
+    joined = [] if relevance is None else [_quantized(relevance[:fit])]
+    likeliest = seen.logits[:fit].detach().softmax(dim=1).nan_to_num().topk(min(LIKELIEST, seen.logits.shape[1]))
     header = {
         "version": VERSION,
         "step": step,
@@ -73,10 +73,11 @@ def pack(
         ],
         "readout": seen.readout[:fit].nan_to_num().tolist(),
         "scales": [scales for _, scales in layers],
-        "relevance_scales": relevance_scales,
+        "relevance_scales": joined[0][1] if joined else None,
     }
     pictures = [encode(to_picture(image)) for image in images[:fit]]
-    return [json.dumps(header).encode(), *pictures, *(blob for blob, _ in layers), relevances]
+    blobs = [blob for blob, _ in [*layers, *joined]]
+    return [json.dumps(header).encode(), *pictures, *blobs]
 
 
 def unpack(blobs: Sequence[bytes]) -> MapRecord:
@@ -85,7 +86,7 @@ def unpack(blobs: Sequence[bytes]) -> MapRecord:
     count, heads = len(header["titles"]), header["heads"]
     tokens = header["prefix"] + header["grid"][0] * header["grid"][1]
     pictures = [np.array(Image.open(io.BytesIO(blob))) for blob in blobs[1 : 1 + count]]
-    *layers, relevances = blobs[1 + count :]
+    layers, joined = blobs[1 + count :][: header["layers"]], blobs[1 + count + header["layers"] :]
     maps = (
         _restored(blob, scales, (count, heads, tokens, tokens))
         for blob, scales in zip(layers, header["scales"], strict=True)
@@ -94,7 +95,7 @@ def unpack(blobs: Sequence[bytes]) -> MapRecord:
         header,
         torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2),
         tuple(maps),
-        _restored(relevances, header["relevance_scales"], (count, tokens, tokens)),
+        _restored(joined[0], header["relevance_scales"], (count, tokens, tokens)) if joined else None,
     )
 
 

@@ -49,17 +49,16 @@ def relevance(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 def method_matrices(seen: Attention, *, classes: Tensor | None = None) -> dict[str, Tensor]:
     """One matrix an image, (B,T,T), by each method: the last layer's mean over heads, rollout, relevance.
 
-    `seen` must hold its graph, hence comes from neither no_grad nor inference mode. Relevance is that for `classes`
-    (B,), or else for the class found.
+    Relevance is that for `classes` (B,), or else for the class found. It needs the graph of `seen`, which comes from
+    neither no_grad nor inference mode, and is missing where the logits have no gradient.
     """
-    chosen = seen.logits.argmax(1) if classes is None else classes
-    gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
     maps = [weights.detach() for weights in seen.maps]
-    return {
-        "last layer": maps[-1].mean(dim=1),
-        "rollout": rollout(maps),
-        "relevance": relevance(maps, gradients),
-    }
+    matrices = {"last layer": maps[-1].mean(dim=1), "rollout": rollout(maps)}
+    if seen.logits.requires_grad:
+        chosen = seen.logits.argmax(1) if classes is None else classes
+        gradients = torch.autograd.grad(seen.logits.gather(1, chosen[:, None]).sum(), seen.maps)
+        matrices["relevance"] = relevance(maps, gradients)
+    return matrices
 
 
 def read_matrices(matrices: dict[str, Tensor], readout: Tensor, *, grid: tuple[int, int]) -> dict[str, Tensor]:

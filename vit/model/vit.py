@@ -119,8 +119,9 @@ class ViT(nn.Module):
     def embed(self, images: Tensor, patches: Tensor | None = None) -> Tensor:
         """(B,C,H,W) → (B,T,D)."""
         embedded = x = self.patch_embedding(images)
+        batch = x.shape[0]  # not len(x), which torch.export would take for a constant
         if self.cls_token is not None:
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+            x = torch.cat([self.cls_token.expand(batch, -1, -1), x], dim=1)
         x = self.position(x)
         if patches is not None:
             first = self.pool.prefix_tokens
@@ -128,7 +129,7 @@ class ViT(nn.Module):
             x = torch.cat([x[:, :first], kept], dim=1)
         if self.registers is not None:
             first = self.pool.prefix_tokens
-            x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], dim=1)
+            x = torch.cat([x[:, :first], self.registers.expand(batch, -1, -1), x[:, first:]], dim=1)
         return self.dropout(x.to(embedded.dtype))  # under autocast bf16, as all that layers add: less memory and time
 
     def without_registers(self, x: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ class ViT(nn.Module):
                 tokens.append(x)
             x = self.without_registers(self.norm(x))
             features, read, first = self.pool(x), self.pool.readout(x), self.pool.prefix_tokens
-            unread = read.new_zeros(len(x), self.prefix_tokens - first)
+            unread = read.new_zeros(x.shape[0], self.prefix_tokens - first)
             readout = torch.cat([read[:, :first], unread, read[:, first:]], dim=1)
             return Attention(self.head(features), tuple(maps), readout, features, tuple(tokens))
 

@@ -25,7 +25,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 
 from vit.data import Augmentation, ImageData, ImageSet, Split, load_images, normalize
 from vit.evaluation.timing import Timing
-from vit.inspection.attention_logger import AttentionLogger, picture_steps
+from vit.inspection.attention_logger import ViTLogger, picture_steps
 from vit.model import ViT
 from vit.runs.benchmark_report import plot, tables
 from vit.runs.contenders import OWN, Bench, Work, noise, reason, runner, speed
@@ -294,7 +294,7 @@ def end_to_end(bench: Bench, images: ImageSet) -> dict[str, Any]:
     resident, steps = min(settings.batch_size, len(data.train)), settings.epochs * len(data.train_dataloader())
     bare_seconds = sum(settings.epochs * batches[name] / resident * timing.mean for name, timing in timings.items())
 
-    looks, times = stopwatch.spent_in(AttentionLogger), len(picture_steps(steps))
+    looks, times = stopwatch.spent_in(ViTLogger), len(picture_steps(steps))
     rest = stopwatch.seconds - looks
     return {
         "end_to_end": {

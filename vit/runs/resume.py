@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.settings import TrainSettings, UserError, show
-from vit.training.checkpoint import LAST, Facts, find_checkpoint, read_checkpoint
+from vit.training.checkpoint import LAST, WEIGHTS_ONLY, Facts, find_checkpoint, read_checkpoint
 
 SETTINGS = "settings.json"
 
@@ -39,6 +39,8 @@ def resume(settings: TrainSettings, typed: Mapping[str, object]) -> tuple[TrainS
     place = Path(settings.resume).expanduser()
     if not place.exists():
         raise UserError(f"resume={place} is not there")
+    if place.suffix == WEIGHTS_ONLY:
+        raise UserError(f"resume={place} has weights only; resume={place.parent} goes on with a run")
     folder = (place if place.is_dir() else place.parent).resolve()
     if links := [path for path in folder.rglob("*") if path.is_symlink()]:
         raise UserError(f"{links[0]} is a link, through which a run that is resumed would write elsewhere: remove it")

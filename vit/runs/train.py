@@ -18,7 +18,7 @@ from rich.console import Console
 from vit.data import Augmentation, ImageData, ImageSet, load_images
 from vit.data.image_set import fingerprint
 from vit.evaluation.score import Score, score
-from vit.inspection.attention_logger import AttentionLogger, Shown
+from vit.inspection.attention_logger import Shown, ViTLogger
 from vit.inspection.data_logger import DataLogger
 from vit.inspection.fonts import drawable
 from vit.inspection.pictures import printable
@@ -120,7 +120,7 @@ def train(
             if resumed:
                 console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader()), device))
         classes = tuple(map(printable, image_set.classes))
-        names = drawable(classes, console.print if leader else lambda _: None)
+        say = console.print if leader else lambda _: None
         if settings.compile:
             vit.compile()
         trainer = Trainer(
@@ -135,16 +135,17 @@ def train(
             callbacks=[
                 ShowProgress(console),
                 StopWhereDiverged(folder),
-                AttentionLogger(
-                    _shown(data, classes, names),
+                ViTLogger(
+                    vit,
+                    _shown(data, classes),
                     (data.validation.images, data.validation.labels),
                     folder=folder / PICTURES,
-                    say=console.print,
+                    say=say,
                 ),
                 DataLogger(
                     data.train.images,
                     data.train.labels,
-                    names,
+                    drawable(classes, lambda _: None),
                     folder=folder / PICTURES,
                 ),
                 WriteMetrics(folder, finished=resumed.epoch if resumed else 0),
@@ -289,13 +290,13 @@ def classifier(vit: ViT, settings: TrainSettings, data: ImageData, device: Devic
     )
 
 
-def _shown(data: ImageData, classes: tuple[str, ...], names: tuple[str, ...]) -> Shown:
+def _shown(data: ImageData, classes: tuple[str, ...]) -> Shown:
     """Ten fixed images, one of each class in turn, of the validation images or else unaugmented training images."""
     part, note = (data.validation, "") if len(data.validation) else (data.train, "train: ")
     of_class = [(part.labels == label).nonzero().flatten().tolist() for label in range(len(classes))]
     in_turn = [row[turn] for turn in range(SHOWN) for row in of_class if turn < len(row)][:SHOWN]
     masks = None if part.masks is None else part.masks[in_turn]
-    return Shown(part.images[in_turn], part.labels[in_turn], masks, classes, names, note)
+    return Shown(part.images[in_turn], part.labels[in_turn], classes, data.mean, data.std, masks, note)
 
 
 def _logger(settings: TrainSettings, folder: Path, resumed: Resumed | None, console: Console) -> RunLogger | bool:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import time
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from vit.model import ViT
 from vit.settings import UserError
@@ -20,6 +23,7 @@ from vit.training.untrusted import checked_facts, of_the_network, refuse_damage,
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 SAVED = "model.safetensors"  # by save_pretrained of transformers
+WEIGHTS_ONLY = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Facts:
 
 def load(run: str | Path) -> tuple[ViT, Facts]:
     """The network of a run folder (its last checkpoint) or of a checkpoint file, in eval mode, and its facts.
+
+    Also of a .safetensors file that scripts/export.py wrote.
 
     Raises UserError if the file is missing, broken or something else.
     """
@@ -74,8 +80,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
     best = path.with_name(BEST)
     other = f"; {best} may be whole" if path.name == LAST and best.is_file() else ""
     try:
-        refuse_damage(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        if path.suffix == WEIGHTS_ONLY:
+            content: dict[str, Any] = {"state_dict": load_file(path), "facts": exported_facts(path)}
+        else:
+            refuse_damage(path)
+            content = torch.load(path, map_location="cpu", weights_only=True)
         facts = checked_facts(Facts(**content["facts"]))
         parts = [content["state_dict"], *([content["current_model_state"]] if "current_model_state" in content else [])]
         for weights in parts:
@@ -85,6 +94,17 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Facts]:
     if odd := [name for weights in parts for name, value in weights.items() if not value.isfinite().all()]:
         raise UserError(f"{path} holds weights that are not finite ({odd[0]}): its training has diverged{other}")
     return content, facts
+
+
+def exported_facts(path: Path) -> dict[str, Any] | None:
+    """The facts in a .safetensors file that scripts/export.py wrote; None in any other."""
+    with safe_open(path, "pt") as file:
+        described = json.loads((file.metadata() or {}).get("facts", "null"))
+    if described is None:
+        return None
+    described |= {name: tuple(described[name]) for name in ("classes", "mean", "std")}
+    described["model"]["image_size"] = tuple(described["model"]["image_size"])
+    return described
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -21,7 +21,7 @@ from torch import Tensor
 from vit.model import ViT
 from vit.settings import UserError
 from vit.training import checkpoint
-from vit.training.checkpoint import Facts, find_checkpoint
+from vit.training.checkpoint import WEIGHTS_ONLY, Facts, exported_facts, find_checkpoint
 
 PATCHES, BIAS = "patch_embedding.projection.weight", "patch_embedding.projection.bias"
 POSITIONS = "position.embedding"
@@ -86,7 +86,7 @@ def load(
     path = find_checkpoint(run)
     content: dict[str, Any] = {"facts": None} if path.suffix == ".ckpt" else _read_tensors(path)
     try:
-        if "facts" in content:
+        if "facts" in content or (path.suffix == WEIGHTS_ONLY and exported_facts(path)):
             vit, facts = checkpoint.load(path)
             if normalization is not None or heads not in (None, facts.model["heads"]):
                 raise ValueError("it is of this program, and knows its heads and its normalization: leave them out")
@@ -109,7 +109,7 @@ def load(
 
 def _read_tensors(path: Path) -> dict[str, Any]:
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix == WEIGHTS_ONLY:
             return load_file(path)
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch

@@ -62,6 +62,7 @@ function received({ header, b, layers, relevance }, weights, layer, head) {
 }
 
 const asHead = (text) => (JOINED.includes(text) ? text : Number(text));
+const joinedIn = (header) => JOINED.filter((name) => name !== "relevance" || header.relevance_scales);
 const upTo = (count) => Array.from({ length: count }, (_, i) => i + 1);
 const describe = (layer, head) => `layer ${layer}, ${head === "mean" ? LABELS.mean : `head ${head}`}`;
 const short = (value) => String(Number(value.toPrecision(2)));
@@ -382,11 +383,12 @@ class Pane {
     const b = state.image, images = header.titles.length, T = header.readout[0].length;
     if (b >= images) throw new Error(`The run ${run} holds maps of ${images} images only: choose another image.`);
     const layer = clamp(place.layer, 1, header.layers);
-    const head = JOINED.includes(place.head) ? place.head : clamp(place.head, 1, header.heads);
+    const joined = joinedIn(header).includes(place.head) ? place.head : "mean";
+    const head = Number.isInteger(place.head) ? clamp(place.head, 1, header.heads) : joined;
     const wanted = (l) => state.overview || head === "rollout" || (l === layer - 1 && head !== "relevance");
     const [picture, relevance, ...layers] = await Promise.all([
       store.picture(run, step, 1 + b),
-      store.matrices(run, step, 1 + images + header.layers, T),
+      header.relevance_scales && store.matrices(run, step, 1 + images + header.layers, T),
       ...header.scales.map((_, l) => wanted(l) && store.matrices(run, step, 1 + images + l, T)),
     ]);
     return { run, steps, step, header, b, layer, head, picture, relevance, layers, overview: state.overview };
@@ -396,7 +398,7 @@ class Pane {
     const { header, steps, step, layer, head, b, picture, overview } = this.data;
     fill(this.layer, upTo(header.layers).map((name) => [name, name]), layer);
     this.layer.disabled = ["rollout", "relevance"].includes(head);
-    fill(this.head, [...JOINED, ...upTo(header.heads)].map((name) => [name, LABELS[name] ?? name]), head);
+    fill(this.head, [...joinedIn(header), ...upTo(header.heads)].map((name) => [name, LABELS[name] ?? name]), head);
     this.head.disabled = false;
     this.step.max = steps.length - 1;
     this.step.value = steps.indexOf(step);
@@ -408,6 +410,7 @@ class Pane {
     this.stage.ariaLabel = `Patches of ${header.titles[b]}: arrow keys move from patch to patch, Escape leaves them`;
     const likeliest = header.found[b].map(([name, share]) => `${name} ${Math.round(100 * share)} %`);
     this.found.replaceChildren(make("strong", { textContent: "Found: " }), likeliest.join(", "));
+    this.found.hidden = !likeliest.length; // a network without classes
     this.showPrefix();
     this.cells.hidden = !overview;
     if (overview) this.showCells();
