@@ -18,7 +18,6 @@ from vit.settings import ExportSettings, UserError
 from vit.training.checkpoint import WEIGHTS_ONLY, Facts, find_checkpoint, load, write_atomically
 
 ENDINGS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": WEIGHTS_ONLY}
-CLOSE = 1e-4  # what rounding may change, in units of the largest value or of 1
 
 
 class Deployed(nn.Module):
@@ -64,7 +63,7 @@ def export(settings: ExportSettings) -> None:
     network = Deployed(vit, facts, attention=settings.attention).eval()
     write_atomically(file, content(network, settings.format))
     difference = compare(network, read(file, settings.format))
-    if difference > CLOSE:
+    if difference > 1e-4:  # of the largest value, which is more than rounding
         file.unlink()
         raise UserError(f"the file computed something else, by {difference:.1e}, and was deleted: please report it")
     console.print(f"written      {file.resolve()} ({file.stat().st_size / 1e6:,.1f} MB)")

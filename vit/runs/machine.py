@@ -23,6 +23,7 @@ UNNEEDED = (
     ("ignore", r".*does not have many workers.*", UserWarning),  # batches come from memory
     ("ignore", r".*isinstance\(treespec, LeafSpec\).*", FutureWarning),
     ("ignore", r".*LeafSpec.*is deprecated.*", FutureWarning),
+    ("ignore", r".*buffer is not writable.*", UserWarning),  # torch 2.9 reading an exported program
     ("ignore", r".*smaller than the logging interval.*", UserWarning),  # this project's logger has its own
 )
 
