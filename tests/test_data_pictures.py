@@ -137,7 +137,7 @@ def test_any_name_of_a_class_can_be_shown(name: str):
 def test_both_sheets_are_written_before_the_first_step_only(tmp_path: Path, step: int, first_device: bool):
     images, labels, classes = pixels(6, 3, 8, 8), torch.arange(6) % 2, ["ant", "bee"]
     augmented = Batch(255 - images, labels, None)
-    trainer = SimpleNamespace(global_step=step, is_global_zero=first_device, logger=None)
+    trainer = SimpleNamespace(global_step=step, is_global_zero=first_device, loggers=[])
     module = SimpleNamespace(augment=lambda batch: Batch(255 - batch[0], batch[1], None))
     DataLogger(images, labels, classes, folder=tmp_path / "run").on_train_batch_start(
         trainer, module, (images, labels), 0

@@ -18,6 +18,7 @@ from tests.running import call
 from vit.data import normalize
 from vit.model import ViT
 from vit.runs import export as exporting
+from vit.settings import PLACES, TrainSettings
 from vit.training import Facts, load
 
 SIZES = {"image_size": (8, 8), "patch_size": 2, "dim": 16, "depth": 2, "heads": 4, "mlp_ratio": 2, "classes": 5}
@@ -43,7 +44,11 @@ def as_trained(folder: Path, *, classes: tuple[str, ...] = CLASSES, epoch: int =
     """A run folder with a checkpoint of random weights."""
     sizes: dict = SIZES | {"classes": len(classes)} | model
     vit = tiny_vit(**sizes)
-    facts = Facts(sizes, {}, classes, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), "noise", 64, "32-true", "raw", epoch=epoch)
+    settings = TrainSettings.from_values({name: value for name, value in sizes.items() if name != "classes"}).values()
+    settings = {key: value for key, value in settings.items() if key not in PLACES}
+    facts = Facts(
+        sizes, settings, classes, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), "noise", 64, "32-true", "raw", epoch=epoch
+    )
     folder.mkdir()
     state = {f"vit.{name}": value for name, value in vit.state_dict().items()}
     torch.save({"state_dict": state, "facts": dataclasses.asdict(facts)}, folder / "last.ckpt")
@@ -137,10 +142,7 @@ def test_safetensors_are_the_weights_by_their_names_and_are_loaded_again(trained
     for name, value in weights.items():
         assert np.array_equal(value, expected[name].numpy())
     vit, facts = load(file)
-    plain = dataclasses.asdict(trained.facts)
-    assert dataclasses.asdict(facts) == plain | {
-        "model": plain["model"] | {"image_size": list(plain["model"]["image_size"])}
-    }
+    assert facts == trained.facts
     assert not vit.training
     images = pixels(trained, 2)
     assert torch.equal(vit(normalize(images, facts.mean, facts.std)), trained.logits(images))

@@ -29,7 +29,7 @@ def test_R5_as_many_tensors_after_epoch_10_as_after_epoch_2(
             return
         gc.collect()
         tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-        alive.append((len(tensors), sum(tensor.nbytes for tensor in tensors)))
+        alive.append((len(tensors), sum(tensor.numel() * tensor.element_size() for tensor in tensors)))
 
     monkeypatch.setattr(WriteMetrics, "on_train_epoch_end", counting)
     assert train([*words, "batch_size=24", "epochs=10", "ema=0.9", "trivial_augment=true", "cutmix=1"]) == 0

@@ -412,7 +412,7 @@ def test_choices_and_defaults_are_those_of_the_settings():
     assert set(table["init"].metadata["key"].choices) == set(INITS)
     defaults = {name: parameter.default for name, parameter in inspect.signature(ViT).parameters.items()}
     shared = (defaults.keys() & table.keys()) - {"image_size"}  # a side here, two numbers there
-    assert len(shared) == 14
+    assert len(shared) == 15
     assert {name: defaults[name] for name in shared} == {name: table[name].default for name in shared}
 
 

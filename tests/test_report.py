@@ -18,7 +18,6 @@ from tests.running import TINY, call
 from vit.data import folder
 from vit.model import ViT
 from vit.runs import evaluate as command
-from vit.training import load
 
 Words = Callable[[list[str]], int]
 
@@ -219,12 +218,12 @@ def black_images(folder: Path) -> None:
     np.save(folder / "labels.npy", np.arange(30) % 2)
 
 
-def grey(run: Path, folder: Path) -> Path:
-    """A checkpoint of a network for images of one channel."""
-    _, facts = load(run)
-    model = facts.model | {"channels": 1}
-    file = edited(run / "last.ckpt", folder / "grey.ckpt", model=model)
-    content = torch.load(file, weights_only=True)
+def rebuilt(run: Path, file: Path, **facts: Any) -> Path:
+    """A checkpoint of another network than the run's, with random weights."""
+    content = torch.load(run / "last.ckpt", weights_only=True)
+    content["facts"] |= facts
+    model = content["facts"]["model"]
+    model |= {"channels": len(content["facts"]["mean"]), "classes": len(content["facts"]["classes"])}
     content["state_dict"] = {f"vit.{name}": value for name, value in ViT(**model).state_dict().items()}
     torch.save(content, file)
     return file
@@ -258,8 +257,9 @@ def test_mistakes_get_one_line(
 ) -> None:
     black_images(tmp_path)
     run = run_of(runs, 1)
-    other = edited(run / "last.ckpt", tmp_path / "other.ckpt", classes=("cat", "cow", "dog"))
-    places = {"RUNS": runs, "RUN": run, "BLACK": tmp_path, "OTHER": other, "GREY": grey(run, tmp_path)}
+    other = rebuilt(run, tmp_path / "other.ckpt", classes=("cat", "cow", "dog"))
+    grey = rebuilt(run, tmp_path / "grey.ckpt", mean=(0.5,), std=(0.2,))
+    places = {"RUNS": runs, "RUN": run, "BLACK": tmp_path, "OTHER": other, "GREY": grey}
     typed = [re.sub("|".join(places), lambda found: str(places[found[0]]), word) for word in words]
     assert evaluate([*typed, f"data.root={tiny}"]) != 0
     (line,) = capsys.readouterr().err.strip().splitlines()
