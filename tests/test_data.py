@@ -114,6 +114,12 @@ def test_D12_statistics_are_those_of_all_pixels(channels: int):
     assert {type(value) for value in (*mean, *std)} == {float}  # plain facts for the checkpoint
 
 
+def test_normalize_leaves_its_input_alone():
+    images = torch.full((1, 3, 2, 2), 100.0)
+    normalize(images, (0.5,) * 3, (0.2,) * 3)
+    assert (images == 100).all()
+
+
 def test_D12_normalized_training_images_have_mean_0_and_deviation_1():
     data = image_data(validation=20)
     normalized = normalize(data.train.images, data.mean, data.std)

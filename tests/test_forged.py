@@ -19,7 +19,7 @@ from vit.data.folder import folder
 from vit.evaluation.report import Part
 from vit.model import ViT
 from vit.runs.machine import plain_console
-from vit.runs.report_files import to_html
+from vit.runs.report_files import to_html, to_tensorboard
 from vit.settings import PLACES, TrainSettings, UserError
 from vit.training import load
 from vit.training.checkpoint import Facts, read_checkpoint, write_atomically
@@ -153,10 +153,12 @@ def test_weights_that_are_no_numbers_are_refused(value: float, tmp_path: Path) -
     assert "not finite (vit.head.bias)" in refusal(forged(tmp_path, weights=weights))
 
 
-def test_a_compressed_checkpoint_is_no_bomb(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+@pytest.mark.parametrize("ending", ["ckpt", "pth", "bin"])
+def test_a_compressed_checkpoint_is_no_bomb(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"bomb.{ending}"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(100_000_000))
-    assert "claims to hold more" in refusal(tmp_path / "bomb.ckpt")
+    assert "claims to hold more" in refusal(file)
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
@@ -199,6 +201,16 @@ def test_pipes_and_devices_are_not_waited_for(
         assert call(program, line, monkeypatch) == 1
         (said,) = capsys.readouterr().err.strip().splitlines()
         assert said.startswith("error: ")
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    precious = tmp_path / "elsewhere" / "events.out.tfevents.1"
+    precious.write_text("precious")
+    (tmp_path / "report").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a link"):
+        to_tensorboard(tmp_path, [], {}, step=1)
+    assert precious.read_text() == "precious"
 
 
 def test_a_link_in_a_run_leads_nowhere(

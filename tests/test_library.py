@@ -1,5 +1,6 @@
 """The page of the public names runs, and other networks than this project's get the pictures and the tab."""
 
+import dataclasses
 import importlib
 import importlib.util
 import re
@@ -282,6 +283,14 @@ def test_without_classes_each_image_has_a_name(tmp_path: Path) -> None:
     assert record.relevance is None
 
 
+def test_maps_of_half_precision_are_drawn_too(tmp_path: Path) -> None:
+    def attend(module: LightningModule, images: Tensor) -> tuple[list[Tensor], None]:
+        return [one.bfloat16() for one in attend_told(module, images)[0]], None
+
+    fit(TrainsNothing(Told(10)), looks := told(tmp_path, attend=attend), tmp_path)
+    assert list(looks.folder.glob("*methods.png"))
+
+
 def test_several_batches_a_step_are_looked_at_once_and_without_tensorboard_there_are_files(tmp_path: Path) -> None:
     looks = told(tmp_path)
     options = {"accumulate_grad_batches": 3, "max_epochs": 2, "logger": CSVLogger(tmp_path)}
@@ -303,7 +312,7 @@ def test_several_batches_a_step_are_looked_at_once_and_without_tensorboard_there
         (lambda maps, logits: ([maps[0][:, :, 2:, 2:]], logits), "T at least 16"),
         (lambda maps, logits: ([maps[0].mean(1)], logits), r"maps of \[\(1, 17, 17\)\]"),
         (lambda maps, logits: (maps, logits[:, :5]), r"logits \(1, 5\) for 10 classes"),
-        (lambda maps, logits: ([one.detach() for one in maps], logits), "does not require grad"),
+        (lambda maps, logits: ([one.detach() for one in maps], logits), "else detach the logits"),
     ],
 )
 def test_what_cannot_be_shown_is_said_at_the_start(spoil: Any, said: str, tmp_path: Path) -> None:
@@ -311,6 +320,12 @@ def test_what_cannot_be_shown_is_said_at_the_start(spoil: Any, said: str, tmp_pa
     with pytest.raises((ValueError, RuntimeError), match=said):
         fit(TrainsNothing(Told(10)), looks, tmp_path)
     assert not looks.folder.exists()
+
+
+def test_images_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
+    floats = dataclasses.replace(shown(3), images=torch.rand(3, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"torch.float32, not torch.uint8"):
+        told(tmp_path, shown=floats)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from vit.data import load_images, normalize
 from vit.model import ViT
 from vit.settings import UserError
 from vit.training import load
+from vit.training.checkpoint import find_checkpoint
 from vit.training.pretrained import NORMALIZATIONS, fitted, resized_patches, resized_positions, translate
 
 SIZE, HEADS = 16, 2  # pixels; dim 128 has two heads, 64 wide each
@@ -255,6 +256,28 @@ def test_code_in_a_file_is_not_run(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(pickle.dumps({"cls_token": Harm()}))
     with pytest.raises(UserError, match="cannot be read as tensors alone, without code"):
         load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"), [((8192, 3, 1, 1), "lacks the layers of a ViT"), ((0, 3, 16, 16), "cannot be used")]
+)
+def test_one_odd_weight_asks_for_nothing_large(shape: tuple[int, ...], said: str, tmp_path: Path) -> None:
+    save_file({"patch_embed.proj.weight": torch.zeros(shape)}, tmp_path / "odd.safetensors")
+    with pytest.raises(UserError, match=said):
+        load(tmp_path / "odd.safetensors")
+
+
+def test_a_runs_own_checkpoint_comes_before_other_weights_in_its_folder(finished: Path) -> None:
+    (finished / "model.safetensors").write_bytes(b"of another program")
+    assert find_checkpoint(finished) == finished / "last.ckpt"
+
+
+def test_the_network_keeps_no_memory_of_the_librarys() -> None:
+    weights = torchvision_vit().state_dict()
+    vit, _ = translate(weights, normalization="imagenet")
+    with torch.no_grad():
+        vit.head.weight.add_(1)
+    assert not torch.equal(vit.head.weight, weights["heads.head.weight"])
 
 
 def test_a_small_file_cannot_claim_large_weights(tmp_path: Path) -> None:

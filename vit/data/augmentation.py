@@ -85,7 +85,7 @@ def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     shape = (1, -1, 1, 1)
     scale = 1 / (255 * torch.tensor(std, device=images.device).view(shape))
     offset = torch.tensor(mean, device=images.device).view(shape) * 255
-    return images.float().sub_(offset).mul_(scale)
+    return images.to(torch.float32, copy=True).sub_(offset).mul_(scale)
 
 
 def _mirror(index: Tensor, size: int) -> Tensor:

@@ -152,6 +152,8 @@ class AttentionLogger(Callback):
         pool: str = "cls",
         say: Callable[[str], None] = print_flushed,
     ) -> None:
+        if shown.images.dtype != torch.uint8:
+            raise ValueError(f"the images shown are {shown.images.dtype}, not torch.uint8 from 0 to 255")
         self.attend, self.shown, self.pool = attend, shown, pool
         self.grid, self.patch_size = grid, shown.images.shape[2] // grid[0]
         self.folder, self.say = Path(folder), say
@@ -186,7 +188,12 @@ class AttentionLogger(Callback):
         """As the function of this name, by a look at the first image."""
         with torch.enable_grad(), in_eval_mode(module):
             seen = self.look(module, self._normalized(module)[:1].requires_grad_())
-            method_matrices(seen)
+            try:
+                method_matrices(seen)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise ValueError("logits with a gradient need maps that led to them: else detach the logits") from error
         return MEMORY // (4 * sum(weights.nbytes for weights in seen.maps))
 
     def look(self, module: Any, images: Tensor) -> Attention:
@@ -238,7 +245,7 @@ class AttentionLogger(Callback):
         with torch.enable_grad():
             # the images too, so that relevance has its gradients where all weights are frozen
             seen = self.look(module, self._normalized(module).requires_grad_())
-            matrices = method_matrices(seen)
+            matrices = {name: matrix.float() for name, matrix in method_matrices(seen).items()}
         with torch.no_grad():
             seen = seen._replace(maps=tuple(weights.detach().float() for weights in seen.maps))
             maps = read_matrices(matrices, seen.readout, grid=self.grid)

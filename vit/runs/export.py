@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from vit.data import normalize
 from vit.model import ViT
 from vit.runs.machine import plain_console, silence_unneeded
 from vit.settings import ExportSettings, UserError
-from vit.training.checkpoint import WEIGHTS_ONLY, Facts, find_checkpoint, load, write_atomically
+from vit.training import Facts, load
+from vit.training.checkpoint import WEIGHTS_ONLY, find_checkpoint, write_atomically
 
 ENDINGS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": WEIGHTS_ONLY}
 
@@ -60,12 +62,18 @@ def export(settings: ExportSettings) -> None:
     file = Path(settings.output or path.with_suffix(ENDINGS[settings.format])).expanduser()
     if file.suffix != ENDINGS[settings.format]:
         raise UserError(f"output={file} must end in {ENDINGS[settings.format]}")
+    if file.is_dir() or (file.exists() and file.samefile(path)):
+        raise UserError(f"output={file} is a folder, or the checkpoint itself")
     network = Deployed(vit, facts, attention=settings.attention).eval()
-    write_atomically(file, content(network, settings.format))
-    difference = compare(network, read(file, settings.format))
-    if difference > 1e-4:  # of the largest value, which is more than rounding
-        file.unlink()
-        raise UserError(f"the file computed something else, by {difference:.1e}, and was deleted: please report it")
+    trial = file.with_name(f"unchecked-{file.name}")
+    try:
+        write_atomically(trial, content(network, settings.format))
+        difference = compare(network, read(trial, settings.format))
+        if difference > 1e-4:  # of the largest value, which is more than rounding
+            raise UserError(f"what was written computes something else, by {difference:.1e}: please report it")
+        os.replace(trial, file)
+    finally:
+        trial.unlink(missing_ok=True)
     console.print(f"written      {file.resolve()} ({file.stat().st_size / 1e6:,.1f} MB)")
     console.print(f"read back    what it computes differs by at most {difference:.1e} of the largest value")
 

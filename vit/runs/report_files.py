@@ -85,6 +85,8 @@ def to_tensorboard(folder: Path, parts: Sequence[Part], values: Mapping[str, Any
     """
     from torch.utils.tensorboard import SummaryWriter
 
+    if (folder / "report").is_symlink():
+        raise OSError(f"{folder / 'report'} is a link")
     for old in (folder / "report").glob("events.out.tfevents.*"):
         old.unlink()
     with SummaryWriter(str(folder / "report")) as writer:

@@ -32,7 +32,15 @@ from vit.runs.result import RESULT, describe, tested_epoch
 from vit.runs.resume import SETTINGS, Resumed, resume
 from vit.settings import PLACES, Stopped, TrainSettings, UserError
 from vit.training.averaging import AverageWeights
-from vit.training.checkpoint import LAST, AtomicCheckpointIO, Facts, SaveCheckpoints, in_short, load, write_atomically
+from vit.training.checkpoint import (
+    LAST,
+    AtomicCheckpointIO,
+    Facts,
+    SaveCheckpoints,
+    in_short,
+    load_own,
+    write_atomically,
+)
 from vit.training.classifier import Classifier
 from vit.training.logger import RunLogger, StopWhereDiverged, WriteMetrics
 from vit.training.optimizer import learning_rate_factor
@@ -172,7 +180,7 @@ def train(
             if not leader:
                 return None
             # The one look at the test images: the file that evaluate reads, by the function that it calls.
-            vit, facts = load(folder)
+            vit, facts = load_own(folder)
             console.print(f"testing {LAST}, epoch {facts.epoch}, on {len(image_set.test):,} images in float32")
             test = score(
                 vit,

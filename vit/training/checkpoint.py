@@ -46,7 +46,7 @@ class Facts:
     validation_fingerprint: str = ""  # of the images that were kept aside
 
 
-def load(run: str | Path) -> tuple[ViT, Facts]:
+def load_own(run: str | Path) -> tuple[ViT, Facts]:
     """The network of a run folder (its last checkpoint) or of a checkpoint file, in eval mode, and its facts.
 
     Also of a .safetensors file that scripts/export.py wrote.
@@ -60,10 +60,10 @@ def load(run: str | Path) -> tuple[ViT, Facts]:
 
 
 def find_checkpoint(run: str | Path) -> Path:
-    """The checkpoint that is meant: the file itself, `last.ckpt` of a run folder, or what transformers saves in one."""
+    """The checkpoint that is meant: the file itself, a folder's `last.ckpt`, or else what transformers saves in one."""
     path = Path(run).expanduser()
     if path.is_dir():
-        path = path / (SAVED if (path / SAVED).is_file() else LAST)
+        path = path / (LAST if (path / LAST).exists() or not (path / SAVED).is_file() else SAVED)
         if not path.is_file():
             raise UserError(f"{path} is not there: no epoch of this run was finished, or this is no run folder")
     elif not path.is_file():

@@ -3,12 +3,14 @@
     file ─ load ─► their names ─ translate ─► (ViT, Facts) ─ fitted ─► ViT of another image or patch size, other classes
 
 What a plain ViT has (pre-norm, exact GELU, learned positions, the class token or the mean of the normalised patches) is
-taken over exactly. Whatever has anything else is refused, since here it would compute something else.
+taken over exactly. Whatever shows by its names or shapes that it has anything else is refused, since here it would
+compute something else.
 """
 
 import dataclasses
 import math
 import re
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from torch import Tensor
 
 from vit.model import ViT
 from vit.settings import UserError
-from vit.training import checkpoint
-from vit.training.checkpoint import WEIGHTS_ONLY, Facts, exported_facts, find_checkpoint
+from vit.training.checkpoint import WEIGHTS_ONLY, Facts, exported_facts, find_checkpoint, load_own
+from vit.training.untrusted import refuse_damage
 
 PATCHES, BIAS = "patch_embedding.projection.weight", "patch_embedding.projection.bias"
 POSITIONS = "position.embedding"
@@ -87,7 +89,7 @@ def load(
     content: dict[str, Any] = {"facts": None} if path.suffix == ".ckpt" else _read_tensors(path)
     try:
         if "facts" in content or (path.suffix == WEIGHTS_ONLY and exported_facts(path)):
-            vit, facts = checkpoint.load(path)
+            vit, facts = load_own(path)
             if normalization is not None or heads not in (None, facts.model["heads"]):
                 raise ValueError("it is of this program, and knows its heads and its normalization: leave them out")
         else:
@@ -103,7 +105,7 @@ def load(
             return vit, facts
         after = dataclasses.replace(facts, model=facts.model | {"image_size": image_size})
         return fitted(vit, facts, after).eval(), after
-    except (ValueError, LookupError, AttributeError, TypeError, RuntimeError) as error:  # names and shapes may be any
+    except (ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError) as error:
         raise UserError(f"{path} cannot be used: {' '.join(str(error).split())[:400]}") from error
 
 
@@ -111,6 +113,8 @@ def _read_tensors(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == WEIGHTS_ONLY:
             return load_file(path)
+        if zipfile.is_zipfile(path):
+            refuse_damage(path)
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged file fails in any layer of zip, pickle and torch
         reason = " ".join(str(error).split())[:120]
@@ -134,9 +138,11 @@ def translate(
     left_out = [our for our in theirs if our.startswith(("mask_token", "pooler."))]  # no matter for the class token
     if "head.weight" in theirs and tensors[theirs["head.weight"]].shape[1:] != (dim,):  # DINOv2's reads patches too
         left_out += ["head.weight", "head.bias"]
-    state = {our: tensors[name].float() for our, name in theirs.items() if our not in left_out}
+    state = {our: tensors[name].to(torch.float32, copy=True) for our, name in theirs.items() if our not in left_out}
     has_head = "head.weight" in state
     if not has_head:
+        if dim**2 > sum(value.numel() for value in state.values()):  # lest a small file asks for a large matrix
+            raise ValueError("it lacks the layers of a ViT")
         state |= {"head.weight": torch.eye(dim), "head.bias": torch.zeros(dim)}
     if normalization is None:  # without a head or pooler, or with layer scale, they are Meta's
         of_google = library != "torchvision" and any(our.startswith(("head.", "pooler.")) for our in theirs)
