@@ -18,7 +18,7 @@ from tests.running import call
 from vit.data import normalize
 from vit.model import ViT
 from vit.runs import export as exporting
-from vit.settings import PLACES, TrainSettings
+from vit.settings import PLACES, TrainSettings, UserError
 from vit.training import Facts, load
 
 SIZES = {"image_size": (8, 8), "patch_size": 2, "dim": 16, "depth": 2, "heads": 4, "mlp_ratio": 2, "classes": 5}
@@ -207,3 +207,18 @@ def test_a_broken_file_of_weights_gets_one_line(tmp_path: Path, export: Export, 
     file.write_bytes(b"\x00" * 100)
     assert export(f"checkpoint={file}", "format=torch_export") != 0
     assert "cannot be read as tensors alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [({"classes": "abcde"}, "no list"), ({"mean": {"0.5": 1}}, "no list"), ({"std": [0, 0, 0]}, "impossible")],
+)
+def test_forged_facts_of_a_file_of_weights_are_refused(run: Path, facts: dict, said: str, export: Export) -> None:
+    from safetensors.torch import load_file, save_file
+
+    assert export(f"checkpoint={run}", "format=safetensors") == 0
+    file = run / "last.safetensors"
+    described = json.loads(json.dumps(dataclasses.asdict(load(file)[1])))
+    save_file(load_file(file), file, {"facts": json.dumps(described | facts)})
+    with pytest.raises(UserError, match=said):
+        load(file)

@@ -267,6 +267,32 @@ def test_one_odd_weight_asks_for_nothing_large(shape: tuple[int, ...], said: str
         load(tmp_path / "odd.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda name, value: value.to(torch.int8), "no plain floating-point numbers"),
+        (lambda name, value: value.to(torch.complex64), "no plain floating-point numbers"),
+        (lambda name, value: value[:0] if name.startswith("heads.head") else value, "0 classes: no ViT"),
+        (lambda name, value: value[:, :0] if name.endswith("pos_embedding") else value, "cannot be used"),
+    ],
+)
+def test_weights_of_no_network_get_one_line(change: Callable, said: str, tmp_path: Path) -> None:
+    weights = {name: change(name, value).clone() for name, value in torchvision_vit().state_dict().items()}
+    torch.save(weights, tmp_path / "odd.pth")
+    with pytest.raises(UserError, match=said):
+        load(tmp_path / "odd.pth")
+
+
+def test_a_network_of_endless_numbers_predicts_nothing(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    torch.save({name: value * 1e30 for name, value in torchvision_vit().state_dict().items()}, tmp_path / "huge.pth")
+    monkeypatch.chdir(tmp_path)
+    words = ["checkpoint=huge.pth", f"images={tiny / 'test' / 'cat' / '0.png'}", "heads=2"]
+    assert call("predict", words, monkeypatch) == 1
+    assert "not finite" in capsys.readouterr().err
+
+
 def test_a_runs_own_checkpoint_comes_before_other_weights_in_its_folder(finished: Path) -> None:
     (finished / "model.safetensors").write_bytes(b"of another program")
     assert find_checkpoint(finished) == finished / "last.ckpt"

@@ -65,6 +65,8 @@ def export(settings: ExportSettings) -> None:
     if file.is_dir() or (file.exists() and file.samefile(path)):
         raise UserError(f"output={file} is a folder, or the checkpoint itself")
     network = Deployed(vit, facts, attention=settings.attention).eval()
+    if not network(network.noise(1))["logits"].isfinite().all():
+        raise UserError(f"{path}: what the network computes is not finite")
     trial = file.with_name(f"unchecked-{file.name}")
     try:
         write_atomically(trial, content(network, settings.format))

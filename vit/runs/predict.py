@@ -121,6 +121,8 @@ def classify(vit: ViT, facts: Facts, files: Sequence[Path]) -> tuple[list[Predic
     pixels = torch.stack([torch.from_numpy(read(file, (size[0], size[1]))).permute(2, 0, 1) for file in files])
     images = pixels if channels == 3 else pixels.float().mean(1, keepdim=True).byte()
     seen = vit.attend(normalize(images.to(vit.head.weight.device), facts.mean, facts.std))
+    if not seen.logits.isfinite().all():
+        raise UserError("what the network computes is not finite: its weights are too large, or it has diverged")
     matrices = method_matrices(seen)
     maps = read_matrices(matrices, seen.readout, grid=vit.grid)
     shares, labels = seen.logits.detach().softmax(dim=1).topk(min(LIKELIEST, len(facts.classes)))

@@ -102,6 +102,8 @@ def exported_facts(path: Path) -> dict[str, Any] | None:
         described = json.loads((file.metadata() or {}).get("facts", "null"))
     if described is None:
         return None
+    if not all(isinstance(described[name], list) for name in ("classes", "mean", "std")):
+        raise ValueError("its classes, mean or std are no list")
     described |= {name: tuple(described[name]) for name in ("classes", "mean", "std")}
     described["model"]["image_size"] = tuple(described["model"]["image_size"])
     return described

@@ -23,7 +23,7 @@ from torch import Tensor
 from vit.model import ViT
 from vit.settings import UserError
 from vit.training.checkpoint import WEIGHTS_ONLY, Facts, exported_facts, find_checkpoint, load_own
-from vit.training.untrusted import refuse_damage
+from vit.training.untrusted import FLOATS, refuse_damage
 
 PATCHES, BIAS = "patch_embedding.projection.weight", "patch_embedding.projection.bias"
 POSITIONS = "position.embedding"
@@ -69,6 +69,7 @@ LIBRARIES = {  # by the name of one weight
     "patch_embed.proj.weight": ("timm or DINO", TIMM),
     "embeddings.patch_embeddings.projection.weight": ("transformers", TRANSFORMERS),
 }
+MOST_LAYERS = 1000
 ODD_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of SO400M, H, g and G; in all others a head is 64 wide
 NORMALIZATIONS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "half": ((0.5,) * 3, (0.5,) * 3)}
 
@@ -96,7 +97,8 @@ def load(
             if "model" in content and normalization is None:  # so the authors of DeiT and MAE wrap their files
                 normalization = "imagenet"
             tensors: Any = content.get("model", content.get("state_dict", content))
-            if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
+            values = tensors.values() if isinstance(tensors, Mapping) else [None]
+            if not all(isinstance(value, Tensor) and value.layout == torch.strided for value in values):
                 raise ValueError("it holds other things than tensors; save the state dict alone")
             if sum(value.nbytes for value in tensors.values()) > path.stat().st_size:  # a view may show a number often
                 raise ValueError("its weights are larger than the file")
@@ -138,6 +140,8 @@ def translate(
     left_out = [our for our in theirs if our.startswith(("mask_token", "pooler."))]  # no matter for the class token
     if "head.weight" in theirs and tensors[theirs["head.weight"]].shape[1:] != (dim,):  # DINOv2's reads patches too
         left_out += ["head.weight", "head.bias"]
+    if odd := [theirs[our] for our in theirs if tensors[theirs[our]].dtype not in (*FLOATS, torch.float64)]:
+        raise ValueError(f"no plain floating-point numbers are {_few(odd)}")
     state = {our: tensors[name].to(torch.float32, copy=True) for our, name in theirs.items() if our not in left_out}
     has_head = "head.weight" in state
     if not has_head:
@@ -151,15 +155,18 @@ def translate(
     _join_qkv(state)
     _fold_layer_scale(state)
     side = _settle_positions(state)
+    depth, classes = len({our.split(".")[1] for our in state if our.startswith("layers.")}), len(state["head.weight"])
+    if min(dim, patch_size, side, depth, classes) < 1 or depth > MOST_LAYERS:
+        raise ValueError(f"dim={dim}, {side}×{side} patches of {patch_size}, {depth} layers, {classes} classes: no ViT")
     hidden = len(state.get("layers.0.mlp.fc1.weight", ()))
     heads_known = heads or ODD_HEADS.get(dim, 0 if dim % 64 else dim // 64)
     model: dict[str, Any] = {
         "image_size": (side * patch_size, side * patch_size),
         "patch_size": patch_size,
         "channels": channels,
-        "classes": len(state["head.weight"]),
+        "classes": classes,
         "dim": dim,
-        "depth": len({our.split(".")[1] for our in state if our.startswith("layers.")}),
+        "depth": depth,
         "heads": heads_known or 1,
         "mlp_ratio": hidden / dim if int(dim * (hidden / dim)) == hidden else math.nextafter(hidden / dim, math.inf),
         "pool": "cls" if "cls_token" in state else "mean",
@@ -178,9 +185,9 @@ def translate(
     about += f", patches of {patch_size} at {side * patch_size}, normalization={normalization}"
     about += "" if has_head else ", no head: its features are shown as classes"
     about += f", left out: {_few([theirs[our] for our in left_out])}" if left_out else ""
-    classes = tuple(f"{'class' if has_head else 'feature'} {number}" for number in range(model["classes"]))
+    names = tuple(f"{'class' if has_head else 'feature'} {number}" for number in range(classes))
     mean, std = NORMALIZATIONS[normalization]
-    return vit.eval(), Facts(model, {}, classes, mean, std, about, train_images=0, precision="32-true", weights="raw")
+    return vit.eval(), Facts(model, {}, names, mean, std, about, train_images=0, precision="32-true", weights="raw")
 
 
 def _recognize(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, str]]:

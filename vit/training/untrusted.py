@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
 
 FLOATS = torch.float32, torch.bfloat16, torch.float16
 FOLDER = 0x10  # the bit of a member of a zip
-LARGEST_TABLE = 1 << 28  # values that a network computes when it is built, such as those of its positions
+LARGEST_TABLE = 1 << 26  # values that a network computes when it is built, such as those of its positions
 
 
 def refuse_damage(path: Path) -> None:
@@ -78,4 +78,7 @@ def refuse_misfit(sizes: dict[str, Any], weights: dict[str, torch.Tensor], *, la
 
 
 def of_the_network(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix("vit."): value for name, value in weights.items()}
+    named = {name.removeprefix("vit."): value for name, value in weights.items()}
+    if len(named) < len(weights):
+        raise ValueError("a weight stands in it twice")
+    return named
