@@ -86,13 +86,14 @@ def plot(found: list[Result]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     for number, (recipe, runs) in enumerate(by_recipe(found).items()):
         for run in runs:
-            curve = [row for row in run["curve"] if row.get("validation/accuracy") is not None]
-            accuracy, passes = [100 * row["validation/accuracy"] for row in curve], [row["epoch"] for row in curve]
+            curve = [row for row in run["curve"] if row.get("validation_accuracy") is not None]
+            accuracy, passes = [100 * row["validation_accuracy"] for row in curve], [row["epoch"] for row in curve]
             minutes = [run["minutes"] * epoch / run["passes"] for epoch in passes]
             label = f"{recipe}, validation" if run is runs[0] else None
             left.plot(passes, accuracy, color=f"C{number}", label=label, linewidth=1)
             right.plot(minutes, accuracy, color=f"C{number}", linewidth=1)
             left.plot(run["passes"], 100 * run["test_accuracy"], "*", color=f"C{number}")
+            right.plot(run["minutes"], 100 * run["test_accuracy"], "*", color=f"C{number}")
     left.plot(*zip(*((passes, top1) for passes, top1, _ in PUBLISHED), strict=True), "k.", label="published, test")
     left.set(xlabel="passes over the training images", ylabel="accuracy, %", xscale="log")
     right.set(xlabel="minutes of the whole command, evenly over the passes")
