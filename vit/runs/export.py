@@ -53,10 +53,10 @@ def export(settings: ExportSettings) -> None:
     assert settings.checkpoint is not None
     silence_unneeded()
     console = plain_console()
+    path = find_checkpoint(settings.checkpoint)
     needed = ("onnx", "onnxscript", "onnxruntime") if settings.format == "onnx" else ()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise UserError(f"format=onnx needs {' and '.join(missing)}: pip install -e '.[export]'")
-    path = find_checkpoint(settings.checkpoint)
     vit, facts = load(path)
     console.print(f"checkpoint   {path}: epoch {facts.epoch}, {facts.weights} weights, trained on {facts.images}")
     file = Path(settings.output or path.with_suffix(ENDINGS[settings.format])).expanduser()
