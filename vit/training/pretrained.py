@@ -216,7 +216,7 @@ def _fold_layer_scale(state: dict[str, Tensor]) -> None:
     for our in [our for our in state if our.endswith((".scale1", ".scale2"))]:
         gamma, scaled = state.pop(our), our.replace("scale1", "attention.proj").replace("scale2", "mlp.fc2")
         for name in {f"{scaled}.weight", f"{scaled}.bias"} & state.keys():
-            state[name] = (state[name].T * gamma).T.contiguous()
+            state[name] = state[name] * (gamma[:, None] if state[name].ndim == 2 else gamma)
 
 
 def _settle_positions(state: dict[str, Tensor]) -> int:
