@@ -1,37 +1,30 @@
 """What each option gives: python docs/options.py DATA [NAME ...] trains, python docs/options.py writes the table.
 
-DATA is a CIFAR-10 folder or zip as for data=folder. Every option (or those named) learns for three passes, with seeds
-0, 1 and 2, from 10,000 training images, always the same ones, and is judged by the cross-entropy of the usual 5,000
-validation images. Its difference to the default is taken seed by seed. The test images are not looked at. What was
-measured is kept in options.json beside this file, and measured again only if it is not there.
+DATA is a CIFAR-10 folder or zip as for data=folder. Every option (or those named) learns for three passes as trial.py
+says, with seeds 0, 1 and 2, and is judged by the cross-entropy; its difference to the default is taken seed by seed.
+What was measured is kept in options.json beside this file.
 """
 
-import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
-from lightning.pytorch import Trainer
 from torch import nn
+from trial import SEEDS, fold, learn, record, recorded
 
-from vit.data import ImageData, load_images
-from vit.data.datamodule import InMemory
+from vit.data import load_images
 from vit.model import ViT
 from vit.model.position import AxialRotation
-from vit.runs.machine import commit, silence_unneeded, tune_allocator
-from vit.runs.train import averaging, classifier
+from vit.runs.machine import silence_unneeded, tune_allocator
 from vit.settings import TrainSettings
-from vit.training.precision import choose
 
 FILE = Path(__file__).with_name("options.json")
 PAGE = Path(__file__).with_name("options.md")
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-IMAGES, PASSES, SEEDS = 10_000, 3, (0, 1, 2)
+PASSES = 3
 
 DEFAULT = "default"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -86,57 +79,23 @@ TRIED: dict[str, Callable[[ViT], None]] = {
 }
 
 
-def learn(settings: TrainSettings, data: ImageData, change: Callable[[ViT], None] | None) -> dict[str, float]:
-    """Train, and measure on the validation images; cross-entropy in nats, accuracy as a share of 1."""
-    device = choose(settings.device, settings.precision)
-    torch.manual_seed(settings.seed)
-    vit = ViT(image_size=32, classes=10, **settings.group("model"))
-    if change is not None:
-        change(vit)
-    module = classifier(vit, settings, data, device)
-    trainer = Trainer(
-        accelerator=device.name,
-        precision=device.precision,  # type: ignore[arg-type]
-        max_epochs=settings.epochs,
-        callbacks=averaging(settings, device),
-        check_val_every_n_epoch=settings.epochs,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    began = time.perf_counter()
-    trainer.fit(module, data)
-    found = {tag.removeprefix("validation/"): float(value) for tag, value in trainer.callback_metrics.items()}
-    return {"loss": found["loss"], "accuracy": found["accuracy"], "seconds": time.perf_counter() - began}
-
-
 def measure(root: Path, names: list[str]) -> None:
     silence_unneeded()
     tune_allocator()
     images = load_images("folder", root=root)
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
     for seed in SEEDS:
         for name in names:
-            if f"{seed}" in results.get(name, {}):
+            if f"{seed}" in recorded(FILE).get(name, {}):
                 continue
             settings = TrainSettings.from_values({"epochs": PASSES, "seed": seed, **OPTIONS.get(name, {})})
-            data = ImageData(images, validation=None, batch_size=settings.batch_size, seed=seed)
-            fold = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:IMAGES]
-            data.train = InMemory(data.train.images[fold], data.train.labels[fold])
-            found = learn(settings, data, TRIED.get(name)) | {"commit": commit()}
-            with FileLock(FILE.with_suffix(".lock")):  # several may measure at once
-                results = json.loads(FILE.read_text()) if FILE.exists() else {}
-                results.setdefault(name, {})[f"{seed}"] = found
-                FILE.write_text(json.dumps(results, indent=1) + "\n")
+            found, _ = learn(settings, fold(images, settings), TRIED.get(name))
+            record(FILE, (name, f"{seed}"), found)
             print(f"{name}, seed {seed}: {found}", flush=True)
 
 
 def table() -> str:
     """A row an option: means over its n seeds, and the mean difference to the default with its standard error."""
-    results = json.loads(FILE.read_text())
+    results = recorded(FILE)
     rows = ["| option | n | cross-entropy | difference | accuracy |", "|---|---|---|---|---|"]
     base = results[DEFAULT]
     for name in (name for name in (*OPTIONS, *TRIED) if name in results):
