@@ -1,8 +1,10 @@
 """Weights of other libraries compute here what they compute there; and they can be gone on from at other sizes."""
 
 import dataclasses
+import json
 import pickle
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -422,6 +424,27 @@ def test_a_run_begins_with_another_run(words: list[str], tmp_path: Path, train: 
     assert vit.grid == (3, 3)
     assert_close(vit.head.state_dict(), before.head.state_dict())  # of the same classes
     assert_close(vit.layers.state_dict(), before.layers.state_dict())
+
+
+def test_a_result_tells_which_network_its_run_began_with(
+    small_run: Path, words: list[str], tmp_path: Path, train: Callable
+) -> None:
+    """Also after a resume, which no longer needs that network; and two networks are told apart."""
+    begun = set()
+    for number in (0, 1):
+        first = Path(shutil.copytree(small_run, tmp_path / f"first_{number}"))
+        if number:
+            content = torch.load(first / "last.ckpt", weights_only=True)
+            content["state_dict"]["network.head.bias"] += 1e-3
+            torch.save(content, first / "last.ckpt")
+        runs = tmp_path / f"runs_{number}"
+        assert train([*words, "depth=1", f"runs={runs}", f"init_from={first}", "epochs=1"]) == 0
+        shutil.rmtree(first)
+        assert train([f"resume={only_run(runs)}", "epochs=2"]) == 0
+        begun.add(json.loads((only_run(runs) / "result.json").read_text())["begun_from"])
+    assert len(begun) == 2
+    assert all(re.fullmatch(r"images of tiny\d*, epoch 1, weights [0-9a-f]{12}", told) for told in begun)
+    assert "begun_from" not in json.loads((small_run / "result.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -457,3 +457,26 @@ def test_V17_sixty_four_images_are_learned(words: list[str], tmp_path: Path, tra
         rows = list(csv.DictReader(file))
     assert abs(float(rows[0]["train_loss"]) - math.log(2)) < 0.15
     assert float(rows[-1]["train_accuracy"]) > 0.95
+
+
+@pytest.mark.parametrize("shuffled", [True, False], ids=["shuffled labels", "true labels"])
+def test_only_true_labels_are_followed_on_the_test_set(shuffled: bool, tmp_path: Path, train: Callable) -> None:
+    """Ten colours under noise. Shuffled: every colour has each label equally often, so that nothing can be learned
+    but the images by heart; what is more than chance on the test set would have leaked into the training."""
+    draw = np.random.default_rng(0)
+    for part, times in (("train", 20), ("test", 50)):
+        for colour in range(10):
+            for number in range(times):
+                label = number % 10 if shuffled and part == "train" else colour
+                pixels = draw.integers(0, 64, (8, 8, 3)) + 80 * np.array([colour % 3, colour // 3 % 3, colour // 9])
+                folder = tmp_path / "colours" / part / f"{label}"
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{colour}_{number}.png")
+    learn = ["validation=0", "epochs=15", "batch_size=20", "dim=64", "lr=0.01", "precision=32-true", "crop=0"]
+    words = ["data=folder", f"data.root={tmp_path / 'colours'}", f"runs={tmp_path / 'runs'}", *TINY]
+    assert train([*words, *learn, "flip=false", "label_smoothing=0"]) == 0
+    run = only_run(tmp_path / "runs")
+    with open(run / "metrics.csv", newline="") as file:
+        assert float(list(csv.DictReader(file))[-1]["train_accuracy"]) > 0.9
+    accuracy = json.loads((run / "result.json").read_text())["test_accuracy"]
+    assert abs(accuracy - 0.1) < 0.06 if shuffled else accuracy > 0.95  # 0.06: over four standard errors

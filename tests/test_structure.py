@@ -82,7 +82,7 @@ def test_size_stays_that_of_an_evening() -> None:
     assert leaves <= set(reading)
     assert lines_of_code(*(vit / "model").rglob("*.py")) <= 450
     assert lines_of_code(*(file for file in reading if file not in leaves)) <= 1200
-    assert lines_of_code(*modules()) <= 6240
+    assert lines_of_code(*modules()) <= 6250
     assert lines_of_code(*(REPOSITORY / "scripts").glob("*.py")) <= 100
     assert len(list((REPOSITORY / "configs").rglob("*.yaml"))) <= 12
 

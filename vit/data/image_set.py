@@ -28,9 +28,9 @@ class Split:
         return Split(self.images[rows], self.labels[rows], None if self.masks is None else self.masks[rows])
 
 
-def fingerprint(images: Tensor) -> str:
-    """Of uint8 (N,C,H,W): the same only for the same pixels in the same order."""
-    return hashlib.sha256(images.numpy().tobytes()).hexdigest()
+def fingerprint(values: Tensor) -> str:
+    """Of any tensor, e.g. images (N,C,H,W): the same only for the same values in the same order."""
+    return hashlib.sha256(values.numpy().tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)

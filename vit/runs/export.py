@@ -67,7 +67,7 @@ def export(settings: ExportSettings) -> None:
     network = Deployed(vit, facts, attention=settings.attention).eval()
     if not network(network.noise(1))["logits"].isfinite().all():
         raise UserError(f"{path}: what the network computes is not finite")
-    trial = file.with_name(f"unchecked-{file.name}")
+    trial = file.with_name(f"unchecked-{os.getpid()}-{file.name}")  # several may write it at once
     try:
         write_atomically(trial, content(network, settings.format))
         difference = compare(network, read(trial, settings.format))

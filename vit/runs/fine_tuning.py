@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
+from torch.nn.utils import parameters_to_vector
+
+from vit.data.image_set import fingerprint
 from vit.model import ViT
 from vit.settings import TrainSettings, UserError, show
 from vit.training.checkpoint import Facts
@@ -35,3 +38,9 @@ def begin_from(
     begun = {key: value for key, value in begun.items() if key not in typed}
     checked = TrainSettings.from_values({**own, **begun, "init_from": None})
     return dataclasses.replace(checked, init_from=str(path)), dict.fromkeys(begun, "init_from"), (vit, facts)
+
+
+def in_words(vit: ViT, facts: Facts) -> str:
+    """Which network it is, by what it learned from and by its weights; a fact of the run that begins with it."""
+    learned = f"{facts.images}, epoch {facts.epoch}" if facts.train_images else facts.images
+    return f"{learned}, weights {fingerprint(parameters_to_vector(vit.parameters()).detach())[:12]}"

@@ -37,6 +37,7 @@ def describe(
         "passes": facts.epoch,
         "train_images": facts.train_images,
         "images": facts.images,
+        **({"begun_from": facts.begun_from} if facts.begun_from else {}),
         "test_accuracy": test.accuracy,
         "test_top5": test.top5,
         "test_loss": test.loss,

@@ -25,7 +25,7 @@ from vit.inspection.pictures import printable
 from vit.model import ViT
 from vit.runs.banner import banner, script_command, tensorboard_command
 from vit.runs.cluster import launcher, machines
-from vit.runs.fine_tuning import begin_from
+from vit.runs.fine_tuning import begin_from, in_words
 from vit.runs.folder import is_leader, lock_folder, shared_folder
 from vit.runs.machine import advise_on_memory, plain_console, silence_unneeded, tune_allocator
 from vit.runs.result import RESULT, describe, tested_epoch
@@ -110,7 +110,7 @@ def train(
         if 0 < len(data.validation) < processes:
             raise UserError(f"validation={len(data.validation)} is less than one image for each of devices={processes}")
         torch.manual_seed(settings.seed)
-        facts = _facts(settings, image_set, data, device, resumed)
+        facts = _facts(settings, image_set, data, device, resumed, in_words(*source) if source else "")
         began -= 60 * facts.minutes  # as if one process had done it all, without a break
         vit = fitted(*source, facts) if source else ViT(**facts.model)
         changed = {key: settings.values()[key] for key in typed}
@@ -124,7 +124,7 @@ def train(
                 banner(settings, given, vit=vit, image_set=image_set, data=data, device=device, folder=folder)
             )
             if source:
-                console.print(f"begins with {settings.init_from}: {source[1].images}")
+                console.print(f"begins with {settings.init_from}: {facts.begun_from}")
             if resumed:
                 console.print(_where_it_goes_on(settings, resumed, len(data.train_dataloader()), device))
         classes = tuple(map(printable, image_set.classes))
@@ -225,7 +225,12 @@ def train(
 
 
 def _facts(
-    settings: TrainSettings, image_set: ImageSet, data: ImageData, device: Device, resumed: Resumed | None
+    settings: TrainSettings,
+    image_set: ImageSet,
+    data: ImageData,
+    device: Device,
+    resumed: Resumed | None,
+    begun_from: str,
 ) -> Facts:
     facts = Facts(
         model={
@@ -243,6 +248,7 @@ def _facts(
         precision=device.precision,
         weights="averaged" if settings.ema else "raw",
         validation_fingerprint=fingerprint(data.validation.images),
+        begun_from=begun_from,
     )
     if resumed is None or resumed.facts is None:
         return facts
@@ -250,7 +256,8 @@ def _facts(
     for name in ("classes", "train_images", "mean", "std"):
         if getattr(facts, name) != getattr(earlier, name):
             raise UserError(f"these are not the images that the run has learned from: their {name} differ")
-    return dataclasses.replace(facts, epoch=earlier.epoch, step=earlier.step, minutes=earlier.minutes)
+    carried_on = {name: getattr(earlier, name) for name in ("epoch", "step", "minutes", "begun_from")}
+    return dataclasses.replace(facts, **carried_on)
 
 
 def _smaller(settings: TrainSettings) -> str:
@@ -329,7 +336,8 @@ def _where_it_goes_on(settings: TrainSettings, resumed: Resumed, steps: int, dev
     """From which file and epoch; and what makes the rest differ from what was planned."""
     if resumed.facts is None:
         return "resuming: no epoch was finished, so from the beginning"
-    line = f"resuming {resumed.checkpoint}: epoch {resumed.epoch} is finished, going on with step {resumed.step}"
+    left = f"going on with step {resumed.step}" if resumed.epoch < settings.epochs else "only the test is left"
+    line = f"resuming {resumed.checkpoint}: epoch {resumed.epoch} is finished, {left}"
     if device.precision != resumed.facts.precision:
         line += f"\nprecision was {resumed.facts.precision} and is now {device.precision}: not bit for bit the same"
     before = resumed.facts.settings["epochs"]

@@ -44,6 +44,7 @@ class Facts:
     minutes: float = 0.0  # of all processes that trained it
     validation_accuracy: float | None = None
     validation_fingerprint: str = ""  # of the images that were kept aside
+    begun_from: str = ""  # the network whose weights it began with, in words; "": none
 
 
 def load_own(run: str | Path) -> tuple[ViT, Facts]:
