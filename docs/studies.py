@@ -53,7 +53,7 @@ STUDIES = {
         layer=-1,
     ),
     "cutmix": Study(
-        passes=10,
+        passes=8,
         base={},
         variants={"cutmix=0": {}, "cutmix=1": {"cutmix": 1.0}},
         layer=0,
