@@ -167,7 +167,7 @@ def test_a_hugging_face_network_as_the_page_says() -> None:
         return found.attentions, found.logits
 
     logger = AttentionLogger(attend, shown(2), grid=(4, 4), folder="nowhere")
-    assert logger.images_that_fit(module) > 0
+    assert logger.how_many_fit(module) > 0
     seen = logger.look(module, noise(2, 3, 32, 32))
     assert [weights.shape for weights in seen.maps] == [(2, 3, 17, 17)] * 2
 

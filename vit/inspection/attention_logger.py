@@ -163,7 +163,7 @@ class AttentionLogger(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.steps = sorted(picture_steps(int(min(trainer.estimated_stepping_batches, UNENDING))))
-        images = self.images_that_fit(pl_module)
+        images = self.how_many_fit(pl_module)
         if images == 0:
             self.say("attention is not drawn: the maps of one image would take more than 2 GiB; patches are many")
             self.steps = []
@@ -184,8 +184,8 @@ class AttentionLogger(Callback):
         self.steps = [later for later in self.steps if later > step]
         return len(self.steps) < waiting
 
-    def images_that_fit(self, module: Any) -> int:
-        """As the function of this name, by a look at the first image."""
+    def how_many_fit(self, module: Any) -> int:
+        """As `images_that_fit`, by a look at the first image."""
         with torch.enable_grad(), in_eval_mode(module):
             seen = self.look(module, self._normalized(module)[:1].requires_grad_())
             try:
@@ -323,7 +323,7 @@ class ViTLogger(AttentionLogger):
         super().__init__(vit.attend, shown, grid=vit.grid, folder=folder, say=say)
         self.vit, self.unseen = vit, unseen
 
-    def images_that_fit(self, module: Any) -> int:
+    def how_many_fit(self, module: Any) -> int:
         return images_that_fit(self.vit)
 
     def look(self, module: Any, images: Tensor) -> Attention:
