@@ -1,8 +1,8 @@
 """What recipes are chosen by: python docs/screening.py DATA PASSES WORDS ... trains, e.g. "similarity=cosine lr=2e-3".
 
-DATA is a CIFAR-10 folder or zip as for data=folder. Each WORDS, and "" for the defaults, learns as trial.py says, with
-seeds 0, 1 and 2. What was measured is kept in results/screening.json beside this file; python docs/results.py makes
-the table.
+DATA is a CIFAR-10 folder or zip as for data=folder. Each WORDS learns as trial.py says, from the table's defaults and
+not the recipe's, with seeds 0, 1 and 2. What was measured is kept in results/screening.json beside this file;
+python docs/results.py makes the table.
 """
 
 import json
@@ -42,8 +42,8 @@ def measure(root: Path, passes: int, experiments: list[str]) -> None:
             settings = TrainSettings.from_values(parse(words) | {"epochs": passes, "seed": seed})
             found, _ = learn(settings, fold(images, settings))
             record(FILE, (f"{passes}", words, f"{seed}"), found)
-            print(f"{passes} passes, {words or 'defaults'}, seed {seed}: {found}", flush=True)
+            print(f"{passes} passes, {words}, seed {seed}: {found}", flush=True)
 
 
 if __name__ == "__main__":
-    measure(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or [""])
+    measure(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
