@@ -14,7 +14,7 @@ FOLDER = Path(__file__).with_name("results")
 PAGE = Path(__file__).with_name("results.md")
 PLOT = Path(__file__).with_name("results.png")
 SCREENING = "screening.json"
-BASE = ("10", "similarity=cosine init=mimetic")  # what the others are compared with: passes and words
+BASE = ("10", "batch_size=128 muon_lr=0.01")  # what the others are compared with: passes and words
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 # Of pure ViTs on the original 32×32 images, as their authors report them: the best epoch on the test set, one seed.
