@@ -1,6 +1,6 @@
 """A short training from 10,000 CIFAR-10 images, always the same ones, judged by the usual 5,000 validation images.
 
-What options.py, screening.py and studies.py share. The test images are not looked at. What was measured is kept in a
+What options.py and screening.py share. The test images are not looked at. What was measured is kept in a
 JSON file and measured again only if it is not there; several programs may measure at once.
 """
 

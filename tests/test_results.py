@@ -70,13 +70,3 @@ def test_a_table_is_what_its_program_makes_of_its_numbers(name: str, monkeypatch
 def test_the_page_of_results_is_what_its_program_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     results = program("results", monkeypatch)
     assert results.tables(results.results()) in (DOCS / "results.md").read_text(), "run python docs/results.py"
-
-
-@pytest.mark.parametrize("name", ["heads", "cutmix"])
-def test_the_page_of_a_study_is_what_its_program_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    studies = program("studies", monkeypatch)
-    study, numbers = studies.STUDIES[name], json.loads((DOCS / "studies" / f"{name}.json").read_text())
-    assert studies.table(study, numbers) in (DOCS / "studies" / f"{name}.md").read_text()
-    for variant in study.variants:
-        assert {f"{seed}" for seed in studies.SEEDS} <= numbers[variant].keys()
-        assert (DOCS / "studies" / f"{variant}.png").exists()
